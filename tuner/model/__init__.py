@@ -1,0 +1,1 @@
+"""What the parts of `tune` talk about: frozen dataclasses, standard library only."""

@@ -1,0 +1,37 @@
+"""The JSON values that flags, choices and records may hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+__all__ = ["Json", "JsonObject", "Scalar", "canonical", "finite"]
+
+Scalar: TypeAlias = None | bool | int | float | str
+Json: TypeAlias = Scalar | Sequence["Json"] | Mapping[str, "Json"]
+JsonObject: TypeAlias = Mapping[str, Json]
+
+
+def canonical(value: Json) -> str:
+    """One spelling per value: sorted keys, no spaces, no NaN. Used for hashes and comparisons.
+
+    Raises:
+        ValueError: the value holds NaN or an infinity.
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, default=_plain)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Sequence | frozenset | set):
+        return sorted(value) if isinstance(value, frozenset | set) else list(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def finite(value: object) -> bool:
+    """True for a real, finite number (booleans are not numbers here)."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return value == value and value not in (float("inf"), float("-inf"))
