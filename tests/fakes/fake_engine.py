@@ -19,11 +19,14 @@ from dataclasses import dataclass, field
 __all__ = ["Engine", "Request", "Tokenizer", "step_seconds"]
 
 _PIECE = re.compile(r"\s?\w+|\s?[^\w\s]|\s+")
-_WORDS = (
-    "the of and to in is that for it as was with be by on not he his "
-    "but at are this have from or had an they which one you were all her she there "
-    "would their we him been has when who will no more if out so up said what its"
-).split()  # noqa: SIM905 - a list of fifty words reads best as a sentence
+_WORDS = re.findall(
+    r"\w+",
+    """
+    the of and to in is that for it as was with be by on not he his but at are
+    this
+    have from or had an they which one you were all her she there would their we him been has when who will no more if out so up said what its
+""",
+)
 # What the question sets of a tuner may ask; everything else is answered by a hash of the prompt.
 ANSWERS = {
     "capital of france": " Paris",

@@ -15,7 +15,8 @@ ERRORS: dict[str, tuple[str, str]] = {
         "engine",
         (
             "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
-            "139.80 GiB of which 1.31 GiB is free. Including non-PyTorch memory, this process has 138.48 GiB memory in use."
+            "139.80 GiB of which 1.31 GiB is free. Including non-PyTorch memory, this process has "
+            "138.48 GiB memory in use."
         ),
     ),
     "sampler-oom": (
@@ -62,7 +63,8 @@ ERRORS: dict[str, tuple[str, str]] = {
         (
             "pydantic_core._pydantic_core.ValidationError: 1 validation error for VllmConfig\n  Value error, "
             "Quantization method specified in the model config (fp8) does not match the quantization method specified "
-            "in the `quantization` argument (awq). [type=value_error, input_value=ArgsKwargs(()), input_type=ArgsKwargs]"
+            "in the `quantization` argument (awq). [type=value_error, input_value=ArgsKwargs(()), "
+            "input_type=ArgsKwargs]"
         ),
     ),
     "world-size": (
