@@ -1,0 +1,124 @@
+"""What is written into Optuna's storage around the trials themselves, and read back from it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import cache
+
+import optuna
+import psutil
+from optuna.trial import FrozenTrial, TrialState
+
+from tuner.errors import InputError
+from tuner.model.json import Json, JsonObject
+from tuner.model.outcome import Status
+from tuner.model.workload import Limit, Objective
+from tuner.ports import Past
+from tuner.search.observations import Observation, observation_from
+
+__all__ = ["ASKED", "RECORD", "TOLD", "bind", "observation_of", "owner", "owner_alive", "past_of"]
+
+ASKED = "tune:asked"
+"""Trial attribute: assignment, origin, identity, owner. Written when the trial is opened."""
+TOLD = "tune:told"
+"""Trial attribute: status, objective and the facts the models use. Written last before the trial is closed."""
+RECORD = "tune:record"
+"""Trial attribute: the caller's record."""
+
+_STUDY = "tune:study"
+_FORMAT = 1
+
+
+def bind(
+    study: optuna.Study,
+    *,
+    digest: str,
+    objective: Objective,
+    limits: Sequence[Limit],
+    facts: Mapping[str, Json],
+) -> None:
+    """Tie a new study to what it searches, or check that an old one searches the same.
+
+    Raises:
+        InputError: the study of that name belongs to another space, objective or set of limits.
+    """
+    wanted: dict[str, Json] = {
+        "format": _FORMAT,
+        "space": digest,
+        "objective": f"{'max' if objective.maximize else 'min'} {objective.metric}",
+        "limits": [asdict(limit) for limit in limits],
+    }
+    kept = study.user_attrs.get(_STUDY)
+    if kept is None:
+        if any(ASKED not in trial.user_attrs for trial in study.get_trials(deepcopy=False)):
+            raise InputError(
+                f"study {study.study_name!r} holds trials that this program did not make; use another study name"
+            )
+        study.set_user_attr(_STUDY, {**wanted, "facts": dict(facts)})
+        return
+    for key, what in (
+        ("format", "layout"),
+        ("space", "search space"),
+        ("objective", "objective"),
+        ("limits", "limits"),
+    ):
+        if not isinstance(kept, Mapping) or kept.get(key) != wanted[key]:
+            raise InputError(
+                f"study {study.study_name!r} was made with another {what}; it is kept as it is: "
+                f"go on under a new study name, such as {study.study_name}-{digest[:6]}"
+            )
+
+
+@cache
+def owner() -> dict[str, Json]:
+    """The running process, so that another one can tell whether it still lives."""
+    return {"host": socket.gethostname(), "pid": os.getpid(), "since": psutil.Process().create_time()}
+
+
+def owner_alive(trial: FrozenTrial, *, elsewhere: bool) -> bool:
+    """Whether the process that opened ``trial`` still runs; ``elsewhere`` answers for other hosts."""
+    asked = trial.user_attrs.get(ASKED)
+    who = asked.get("owner") if isinstance(asked, Mapping) else None
+    if not isinstance(who, Mapping):
+        return False
+    if who.get("host") != socket.gethostname():
+        return elsewhere
+    pid, since = who.get("pid"), who.get("since")
+    if not isinstance(pid, int) or not isinstance(since, int | float):
+        return False
+    try:
+        return abs(psutil.Process(pid).create_time() - since) < 1.0
+    except psutil.Error:
+        return False
+
+
+def observation_of(trial: FrozenTrial) -> Observation | None:
+    """What the models learn from a closed trial; None if nothing."""
+    asked, told = _mapping(trial, ASKED), _mapping(trial, TOLD)
+    if asked is None or told is None or not trial.state.is_finished():
+        return None
+    return observation_from(number=trial.number, asked=asked, told=told, violations=dict(trial.constraints))
+
+
+def past_of(trial: FrozenTrial) -> Past:
+    """A closed trial as the study sees it."""
+    asked, told, record = _mapping(trial, ASKED) or {}, _mapping(trial, TOLD) or {}, _mapping(trial, RECORD) or {}
+    assignment = asked.get("assignment")
+    objective = told.get("objective")
+    return Past(
+        number=trial.number,
+        assignment=dict(assignment) if isinstance(assignment, Mapping) else {},  # type: ignore[arg-type]
+        origin=str(asked.get("origin", "search")),
+        status=str(told.get("status", Status.INTERRUPTED)),
+        objective=float(objective) if isinstance(objective, int | float) else None,
+        constraints=dict(trial.constraints) if trial.state == TrialState.COMPLETE else {},
+        record=record,
+    )
+
+
+def _mapping(trial: FrozenTrial, key: str) -> JsonObject | None:
+    value = trial.user_attrs.get(key)
+    return value if isinstance(value, Mapping) else None

@@ -1,0 +1,358 @@
+"""Ask and tell on Optuna, with everything kept in its storage as it happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import optuna
+from optuna.samplers import BaseSampler
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
+
+from tuner.errors import InputError, RunError, StudyStopped
+from tuner.model.candidate import Candidate, Exclusion
+from tuner.model.json import Json, Scalar
+from tuner.model.judge import constraint_names, constraints
+from tuner.model.outcome import Outcome, Status
+from tuner.model.records import to_record
+from tuner.model.space import Space
+from tuner.model.workload import Limit, Objective, Workload
+from tuner.ports import Past, Planner, Suggestion
+from tuner.search.advisor import Advisor
+from tuner.search.conditions import Conditions
+from tuner.search.distributions import encodings, space_digest
+from tuner.search.ledger import ASKED, RECORD, TOLD, bind, observation_of, owner, owner_alive, past_of
+from tuner.search.observations import Observation, facts_of, shrunk
+from tuner.search.outcomes import tell_sampler, worst_value
+from tuner.search.samplers import SAMPLERS, make_sampler, needs_every_parameter, seed_for
+from tuner.search.storage import open_storage, redacted, storage_errors
+from tuner.search.tune_sampler import TuneSampler
+
+__all__ = ["OptunaOptimizer"]
+
+_RECORD_LIMIT = 256 * 1024
+"""Bytes of one trial's record in the storage; reports keep the full one in the trial's folder."""
+
+_WEEDED = 64
+"""So many candidates in one ask may turn out excluded or known before the sampler's taste is overruled."""
+
+
+class OptunaOptimizer:
+    """Implements :class:`tuner.ports.Optimizer`.
+
+    Args:
+        space: what varies.
+        planner: what an assignment means, what cannot start, and what is the same.
+        storage: see :func:`tuner.search.storage.open_storage`.
+        study_name: the study in the storage; created if new, gone on with if it searches the same.
+        sampler: ``tune`` (the default), ``tpe``, ``gp``, ``random``, ``qmc`` or ``nsga2``.
+        objective, limits: what is made best, and what must be kept meanwhile.
+        seed: equal seeds and equal histories give equal suggestions.
+        budget_trials: trials the study may take; sizes the space-filling start.
+        workload: the traffic, where known: the load bounds the running batch.
+        facts: what else identifies the study (versions, hardware); kept with it for later warm starts.
+        shared: other runners may work on this study now (a database server); their open trials are left alone.
+
+    Raises:
+        InputError: the storage cannot be used, the study belongs to another space, or the sampler is unknown.
+        RunError: the storage is locked or does not answer.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        planner: Planner,
+        *,
+        storage: str,
+        study_name: str,
+        sampler: str = "tune",
+        objective: Objective | None = None,
+        limits: Sequence[Limit] = (),
+        seed: int = 0,
+        budget_trials: int | None = None,
+        workload: Workload | None = None,
+        facts: Mapping[str, Json] | None = None,
+        shared: bool | None = None,
+    ) -> None:
+        if sampler not in SAMPLERS:
+            raise InputError(f"sampler {sampler!r}: unknown; choose one of {', '.join(SAMPLERS)}")
+        self._planner = planner
+        self._objective = objective or Objective()
+        self._limits = tuple(limits)
+        self._names = constraint_names(self._limits)
+        self._sampler_name = sampler
+        self._seed = seed
+        self._startup = _startup_trials(budget_trials, len(space.parameters))
+        self._encoded = encodings(space)
+        self._conditions = Conditions(self._encoded, planner)
+        self._url = storage
+        self._shared = storage.startswith(("postgres", "mysql")) if shared is None else shared
+        self._open: dict[int, Trial] = {}
+        self._seen: dict[str, Observation] = {}
+        self._history: list[Observation] = []
+        self._read: set[int] = set()
+        self._advisor = Advisor(
+            space=space,
+            encoded=self._encoded,
+            conditions=self._conditions,
+            planner=planner,
+            objective=self._objective,
+            workload=workload,
+            startup=self._startup,
+            budget=budget_trials,
+        )
+        # Each trial is one line of this program's own output; Optuna's would only repeat it.
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        with storage_errors(storage):
+            self._study = optuna.create_study(
+                storage=open_storage(storage),
+                study_name=study_name,
+                direction="maximize" if self._objective.maximize else "minimize",
+                load_if_exists=True,
+            )
+            bind(
+                self._study,
+                digest=space_digest(space, self._encoded),
+                objective=self._objective,
+                limits=self._limits,
+                facts=facts or {},
+            )
+        self._refresh()
+
+    # -- the port -------------------------------------------------------------------------------------------
+
+    def ask(self, origin: str = "search", assignment: Mapping[str, Scalar] | None = None) -> Suggestion:
+        """See :meth:`tuner.ports.Optimizer.ask`."""
+        with storage_errors(self._url):
+            self._refresh()
+            if assignment is not None:
+                return self._given(origin, assignment)
+            return self._search(origin)
+
+    def tell(self, number: int, outcome: Outcome, record: Mapping[str, Json]) -> None:
+        """See :meth:`tuner.ports.Optimizer.tell`.
+
+        Raises:
+            RunError: the trial is not open: told before, or opened by another process.
+        """
+        trial = self._open.get(number)
+        if trial is None:
+            raise RunError(f"trial {number} is not open here: it was told before, or another process owns it")
+        with storage_errors(self._url):
+            self._close(trial, outcome, record)
+            self._refresh()
+
+    def past(self) -> Sequence[Past]:
+        """See :meth:`tuner.ports.Optimizer.past`. Leftovers have the status ``interrupted`` and no record."""
+        with storage_errors(self._url):
+            for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING, TrialState.WAITING)):
+                if trial.number not in self._open and not owner_alive(trial, elsewhere=self._shared):
+                    self._close_leftover(trial)
+            self._refresh()
+            return [past_of(trial) for trial in self._study.get_trials(deepcopy=False) if trial.state.is_finished()]
+
+    def expected_gain(self) -> float | None:
+        """See :meth:`tuner.ports.Optimizer.expected_gain`. Only the ``tune`` sampler can say."""
+        if self._sampler_name != "tune":
+            return None
+        return self._advisor.expected_gain(self._history)
+
+    # -- asking ---------------------------------------------------------------------------------------------
+
+    def _given(self, origin: str, assignment: Mapping[str, Scalar]) -> Suggestion:
+        candidate = (
+            self._planner.baseline() if origin == "baseline" else self._planner.render(assignment, origin=origin)
+        )
+        trial = self._new_trial(candidate, assignment, origin)
+        return Suggestion(number=trial.number, assignment=dict(assignment), origin=origin)
+
+    def _search(self, origin: str) -> Suggestion:
+        for _ in range(_WEEDED):
+            trial = self._sampled()
+            candidate = self._planner.render(self._assignment_of(trial), origin=origin)
+            verdict = self._verdict(candidate)
+            if verdict is None:
+                self._mark_asked(trial, candidate, candidate.assignment, origin)
+                return Suggestion(number=trial.number, assignment=dict(candidate.assignment), origin=origin)
+            self._weed(trial, candidate, verdict, origin)
+            self._refresh()
+        # The sampler is stuck among what is known or excluded: any new candidate teaches more.
+        fresh = self._advisor.any_new(self._history, self._avoided(), seed=seed_for(self._seed, self._closed))
+        if fresh is None:
+            raise StudyStopped("nothing feasible is left to try: every candidate found is excluded or was tried")
+        candidate = self._planner.render(fresh, origin=origin)
+        trial = self._new_trial(candidate, candidate.assignment, origin)
+        return Suggestion(number=trial.number, assignment=dict(candidate.assignment), origin=origin, note="random")
+
+    def _sampled(self) -> Trial:
+        self._study.sampler = self._sampler()
+        try:
+            trial = self._study.ask()
+        except StudyStopped:
+            self._drop_unasked()
+            raise
+        every = needs_every_parameter(self._sampler_name)
+        decided: dict[str, Scalar] = {}
+        for name, item in self._encoded.items():
+            if every or self._conditions.active(name, decided):
+                decided[name] = item.decode(trial._suggest(name, item.distribution))  # noqa: SLF001
+        return trial
+
+    def _drop_unasked(self) -> None:
+        """Close the trial that Optuna opened before its sampler found that nothing is left."""
+        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            if ASKED not in trial.user_attrs and trial.number not in self._open:
+                self._finish(trial.number, None)
+
+    def _sampler(self) -> BaseSampler:
+        seed = seed_for(self._seed, self._closed)
+        if self._sampler_name == "tune":
+            return TuneSampler(self._advisor, self._history, self._avoided(), self._pending(), seed=seed)
+        return make_sampler(self._sampler_name, seed=seed, fixed_seed=self._seed, startup=self._startup)
+
+    def _assignment_of(self, trial: Trial) -> dict[str, Scalar]:
+        return {name: self._encoded[name].decode(value) for name, value in trial.params.items()}
+
+    def _verdict(self, candidate: Candidate) -> Exclusion | Observation | None:
+        """Why a candidate is not worth a launch: a rule, or an earlier trial of the same."""
+        known = self._seen.get(self._planner.identity(candidate))
+        return known if known is not None else self._planner.exclusion(candidate)
+
+    def _weed(self, trial: Trial, candidate: Candidate, verdict: Exclusion | Observation, origin: str) -> None:
+        """Close a trial that is not to be launched, telling the sampler what is known of it."""
+        self._mark_asked(trial, candidate, candidate.assignment, origin)
+        if isinstance(verdict, Exclusion):
+            outcome = Outcome(
+                candidate=candidate,
+                status=Status.EXCLUDED,
+                exclusion=verdict,
+                constraints=constraints(self._limits, exclusion=verdict),
+            )
+            self._close(trial, outcome, to_record(outcome))
+            return
+        outcome = Outcome(
+            candidate=candidate,
+            status=Status.DUPLICATE,
+            objective=verdict.value,
+            constraints=verdict.violations,
+            twin=verdict.number,
+        )
+        self._close(trial, outcome, {})
+
+    def _new_trial(self, candidate: Candidate, assignment: Mapping[str, Scalar], origin: str) -> Trial:
+        """Open a trial with a given assignment, in one write, as the sampler would have spelled it."""
+        internal: dict[str, Scalar] = {}
+        for name, item in self._encoded.items():
+            value = assignment.get(name, item.default)
+            if name not in assignment and not self._conditions.active(name, assignment):
+                value = item.at(0.5) if needs_every_parameter(self._sampler_name) else None
+            encoded = None if value is None else item.encode(value)
+            if encoded is None and needs_every_parameter(self._sampler_name):
+                # Not known what runs: the middle misleads least, and the parameter stays in the sampler's model.
+                encoded = item.encode(item.at(0.5))
+            if encoded is not None:
+                internal[name] = encoded
+        template = create_trial(
+            state=TrialState.RUNNING,
+            params=internal,
+            distributions={name: self._encoded[name].distribution for name in internal},
+            user_attrs={ASKED: self._asked(candidate, assignment, origin)},
+        )
+        trial_id = self._study._storage.create_new_trial(self._study._study_id, template_trial=template)  # noqa: SLF001
+        trial = Trial(self._study, trial_id)
+        self._open[trial.number] = trial
+        return trial
+
+    def _mark_asked(self, trial: Trial, candidate: Candidate, assignment: Mapping[str, Scalar], origin: str) -> None:
+        trial.set_user_attr(ASKED, self._asked(candidate, assignment, origin))
+        self._open[trial.number] = trial
+
+    def _asked(self, candidate: Candidate, assignment: Mapping[str, Scalar], origin: str) -> dict[str, Json]:
+        return {
+            "assignment": dict(assignment),
+            "origin": origin,
+            "identity": self._planner.identity(candidate),
+            "owner": owner(),
+        }
+
+    # -- telling --------------------------------------------------------------------------------------------
+
+    def _close(self, trial: Trial, outcome: Outcome, record: Mapping[str, Json]) -> None:
+        measured = [item.value for item in self._history if item.started and item.value is not None]
+        worst = worst_value(measured, maximize=self._objective.maximize)
+        told = tell_sampler(outcome, names=self._names, worst=worst)
+        facts = facts_of(outcome)
+        if told.measured:
+            facts["objective"] = told.value
+        if told.complete:
+            facts["value"] = told.value
+            for name in self._names:
+                trial.set_constraint(name, told.constraints[name])
+        trial.set_user_attr(RECORD, shrunk(record, _RECORD_LIMIT))
+        # Written last: a process killed after this has lost nothing, see _close_leftover.
+        trial.set_user_attr(TOLD, facts)
+        self._finish(trial.number, told.value if told.complete else None)
+        del self._open[trial.number]
+
+    def _close_leftover(self, trial: FrozenTrial) -> None:
+        """Close what a killed process left: with its outcome if that was written, as FAIL if not."""
+        told = trial.user_attrs.get(TOLD)
+        value = told.get("value") if isinstance(told, Mapping) else None
+        self._finish(trial.number, float(value) if isinstance(value, int | float) else None)
+
+    def _finish(self, number: int, value: float | None) -> None:
+        if value is None:
+            self._study.tell(number, state=TrialState.FAIL)
+        else:
+            self._study.tell(number, value)
+
+    # -- memory ---------------------------------------------------------------------------------------------
+
+    def _refresh(self) -> None:
+        """Take in trials closed since, by this process or another."""
+        for trial in self._study.get_trials(deepcopy=False):
+            if trial.number in self._read or not trial.state.is_finished():
+                continue
+            self._read.add(trial.number)
+            observation = observation_of(trial)
+            if observation is None:
+                continue
+            self._history.append(observation)
+            if self._settled(observation):
+                self._seen.setdefault(observation.identity, observation)
+
+    def _settled(self, observation: Observation) -> bool:
+        """Whether running the same again would be paying twice."""
+        if observation.status is Status.DISTURBED:
+            same = [item for item in self._history if item.identity == observation.identity]
+            return len(same) >= 3  # the machine or not: three times is enough
+        return observation.status is not Status.INTERRUPTED
+
+    @property
+    def _closed(self) -> int:
+        """Trials that taught something; killed and disturbed ones leave the sequence of suggestions alone."""
+        return sum(item.status not in (Status.INTERRUPTED, Status.DISTURBED) for item in self._history)
+
+    def _avoided(self) -> set[str]:
+        return set(self._seen) | self._pending_identities()
+
+    def _pending_identities(self) -> set[str]:
+        return {str(trial.user_attrs[ASKED]["identity"]) for trial in self._running()}
+
+    def _pending(self) -> list[dict[str, Scalar]]:
+        return [dict(trial.user_attrs[ASKED]["assignment"]) for trial in self._running()]
+
+    def _running(self) -> Iterator[FrozenTrial]:
+        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            if ASKED in trial.user_attrs:
+                yield trial
+
+    @property
+    def where(self) -> str:
+        """The storage's address without its password, for messages."""
+        return redacted(self._url)
+
+
+def _startup_trials(budget: int | None, parameters: int) -> int:
+    """Space-filling trials before a model speaks: a fifth of the budget, never more than the space has use for."""
+    wanted = 10 if budget is None else budget // 5
+    return max(4, min(wanted, parameters + 2, 12))

@@ -1,0 +1,70 @@
+"""The project's own sampler as one of Optuna's: a thin shell around the advisor."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.samplers import BaseSampler
+from optuna.trial import FrozenTrial
+
+from tuner.errors import StudyStopped
+from tuner.model.json import Scalar
+from tuner.search.advisor import Advisor
+from tuner.search.observations import Observation
+
+__all__ = ["TuneSampler"]
+
+
+class TuneSampler(BaseSampler):
+    """Suggests what the advisor makes of the history. One instance serves one suggestion.
+
+    Raises:
+        StudyStopped: from the first suggestion of a trial, when nothing new is left.
+    """
+
+    def __init__(
+        self,
+        advisor: Advisor,
+        history: Sequence[Observation],
+        avoided: AbstractSet[str],
+        pending: Sequence[Mapping[str, Scalar]],
+        *,
+        seed: int,
+    ) -> None:
+        self._advisor = advisor
+        self._history = history
+        self._avoided = avoided
+        self._pending = pending
+        self._seed = seed
+        self._random = random.Random(seed)  # noqa: S311  (no secret)
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        """Every parameter: conditions are the advisor's business."""
+        return self._advisor.distributions
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """The advisor's next candidate, as internal values."""
+        proposal = self._advisor.propose(self._history, self._avoided, self._pending, seed=self._seed)
+        if proposal is None:
+            raise StudyStopped("nothing feasible is left to try: every candidate found is excluded or was tried")
+        return self._advisor.internal(proposal)
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        """A random value, for parameters that the space does not know."""
+        if isinstance(param_distribution, CategoricalDistribution):
+            return self._random.choice(param_distribution.choices)
+        if isinstance(param_distribution, IntDistribution):
+            steps = (param_distribution.high - param_distribution.low) // param_distribution.step
+            return param_distribution.low + self._random.randint(0, steps) * param_distribution.step
+        if isinstance(param_distribution, FloatDistribution):
+            return self._random.uniform(param_distribution.low, param_distribution.high)
+        raise TypeError(f"parameter {param_name}: {type(param_distribution).__name__} cannot be sampled")
