@@ -28,6 +28,7 @@ class Hardware:
         tflops: dense TFLOPS by dtype name (``bf16``, ``fp8``, ``fp4``, ``int8``).
         interconnect_gb_s: one-way scale-up bandwidth of one accelerator (GB/s), None if there is one only.
         unified_memory: the accelerator shares host memory (the host dies before CUDA reports).
+        cores: CPU cores that the server may use; None where nobody counted (accelerators).
         watts: board power limit (W) if known.
         price_per_hour: currency units for the whole deployment per hour, if the user gave it.
     """
@@ -44,6 +45,7 @@ class Hardware:
     tflops: Mapping[str, float] = field(default_factory=dict)
     interconnect_gb_s: float | None = None
     unified_memory: bool = False
+    cores: int | None = None
     watts: float | None = None
     price_per_hour: float | None = None
 

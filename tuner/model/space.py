@@ -52,6 +52,7 @@ class Range:
     step: float | None = None
     log: bool = False
     integer: bool = True
+    base: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +60,11 @@ class Choice:
     """Named alternatives. Labels are scalars (what Optuna stores); values are any JSON, or UNSET.
 
     Attributes:
-        values: label → value, in order.
+        values: label → value, in order. Where YAML lists bare values, a value is its own label (``32``, ``True``).
         ordinal: the order means something (sizes): neighbours are alike.
     """
 
-    values: Mapping[str, Json | _Unset]
+    values: Mapping[Scalar, Json | _Unset]
     ordinal: bool = False
 
 
@@ -142,6 +143,7 @@ class Space:
         neutral: rules ``(condition, targets)``: where the condition holds the targets have no effect, so two
             candidates that differ only there are one.
         digest: hash of the resolved content; a study goes on only with the same space.
+        constants: parameters of the files that came down to one value: name → value or label, for expressions.
     """
 
     name: str
@@ -155,6 +157,7 @@ class Space:
     neutral: tuple[tuple[Expression | None, tuple[str, ...]], ...] = ()
     starts: tuple[Start, ...] = ()
     digest: str = ""
+    constants: Mapping[str, Scalar] = field(default_factory=dict)
 
     def parameter(self, name: str) -> Parameter:
         """The parameter of that name.
