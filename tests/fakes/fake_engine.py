@@ -24,7 +24,8 @@ _WORDS = re.findall(
     """
     the of and to in is that for it as was with be by on not he his but at are
     this
-    have from or had an they which one you were all her she there would their we him been has when who will no more if out so up said what its
+    have from or had an they which one you were all her she there would their
+    we him been has when who will no more if out so up said what its
 """,
 )
 # What the question sets of a tuner may ask; everything else is answered by a hash of the prompt.

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tuner.model.candidate import Candidate
+from tuner.model.outcome import Blame, Status
+from tuner.model.workload import Limit, Objective
+from tuner.ports import Reference, TrialContext
+from tuner.serving.protocol import AnswerError, estimate, outcome_of, read_answer, request
+
+CANDIDATE = Candidate(
+    assignment={"seqs": 64},
+    arguments={"max-num-seqs": 64, "compilation-config.cudagraph_mode": "FULL", "enable-prefix-caching": False},
+    environment={"VLLM_X": "1"},
+)
+OBJECTIVE = Objective()
+
+
+def outcome(answer: dict[str, Any]) -> Any:
+    return outcome_of(answer, CANDIDATE, objective=OBJECTIVE)
+
+
+def test_request_tells_everything(tmp_path: Path) -> None:
+    context = TrialContext(number=3, directory=tmp_path, seed=5, reference=Reference(value=2.0, samples=(1.0, 3.0)))
+    text = request(CANDIDATE, context, objective=OBJECTIVE, limits=[Limit(metric="latency/ttft_p99", bound=500)])
+    assert text.endswith("\n")
+    assert text.count("\n") == 1
+    told = json.loads(text)
+    assert told["protocol"] == 1
+    assert told["trial"] == 3
+    assert told["seed"] == 5
+    assert told["directory"] == str(tmp_path)
+    assert told["candidate"]["assignment"] == {"seqs": 64}
+    assert told["candidate"]["flags"] == [
+        "--max-num-seqs", "64", "--compilation-config", '{"cudagraph_mode":"FULL"}', "--no-enable-prefix-caching",
+    ]  # fmt: skip
+    assert told["candidate"]["environment"] == {"VLLM_X": "1"}
+    assert told["reference"] == {"value": 2.0, "samples": [1.0, 3.0]}
+    assert told["limits"] == [{"metric": "latency/ttft_p99", "bound": 500, "at_most": True}]
+
+
+def test_answer_is_found_among_chatter() -> None:
+    assert read_answer('loading…\n{"status": "old"}\n{"status": "ok"}\nbye\n') == {"status": "ok"}
+    assert read_answer('{\n "status":\n "ok"\n}') == {"status": "ok"}
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("", "nothing"),
+        ("hello", "no JSON object"),
+        ("[1, 2]", "no JSON object"),
+        ('{"status": "ok", "metrics": {"a": NaN}}', "NaN"),
+        ('{"a":' * 40 + "1" + "}" * 40, "nested"),
+        ("[" * 100_000, "no JSON object"),
+    ],
+)
+def test_what_is_no_answer(text: str, part: str) -> None:
+    with pytest.raises(AnswerError, match=part):
+        read_answer(text)
+
+
+def test_ok_with_samples() -> None:
+    got = outcome({"status": "ok", "samples": {"throughput/output": [10.0, 12.0, 14.0]}, "metrics": {"x": 1}})
+    assert got.status is Status.MEASURED
+    assert got.objective == 12.0
+    assert got.measurement.metrics == {"x": 1.0, "throughput/output": 12.0}
+    # t(2 degrees of freedom) = 4.303, standard error = 2 / sqrt(3)
+    assert got.measurement.objective.high == pytest.approx(12 + 4.303 * 2 / math.sqrt(3))
+
+
+def test_bare_forms() -> None:
+    assert outcome({"status": "ok", "samples": [1.0, 3.0]}).objective == 2.0
+    assert outcome({"status": "ok", "objective": 7}).objective == 7.0
+    got = outcome({"status": "ok", "metrics": {"throughput/output": 5}})
+    assert got.objective == 5.0
+    assert math.isinf(got.measurement.objective.low)
+
+
+def test_an_early_stop_is_a_bound() -> None:
+    got = outcome({"status": "ok", "complete": False, "metrics": {"throughput/output": 5}})
+    assert got.status is Status.BEHIND
+    assert got.objective is None
+    assert got.measurement.bound == 5.0
+
+
+def test_effective_quality_steps() -> None:
+    got = outcome(
+        {
+            "status": "ok",
+            "objective": 1.0,
+            "effective": {"block-size": 32},
+            "version": "fork 1",
+            "steps": [[8, 0.01]],
+            "quality": {"passed": False, "reason": "worse", "metrics": {"accuracy/drop": 0.1}},
+        }
+    )
+    assert got.server.effective == {"block-size": 32}
+    assert got.server.version == "fork 1"
+    assert got.measurement.steps == ((8.0, 0.01),)
+    assert not got.quality.passed
+    assert got.quality.metrics == {"accuracy/drop": 0.1}
+
+
+def test_failures_say_whose_fault() -> None:
+    got = outcome({"status": "infeasible", "failure": {"kind": "no-kv", "cause": "3 GiB missing", "violation": 3.0}})
+    assert got.status is Status.BROKEN
+    assert (got.failure.kind, got.failure.blame, got.failure.violation) == ("no-kv", Blame.CONFIGURATION, 3.0)
+    got = outcome({"status": "failed", "failure": {"kind": "port", "cause": "taken", "blame": "machine"}})
+    assert got.status is Status.DISTURBED
+    assert got.failure.retry
+    got = outcome({"status": "failed", "reason": "boom", "kind": "k"})
+    assert (got.failure.cause, got.failure.kind) == ("boom", "k")
+
+
+@pytest.mark.parametrize(
+    ("answer", "part"),
+    [
+        ({}, "status"),
+        ({"status": 1}, "status is 1"),
+        ({"status": "ok"}, "throughput/output"),
+        ({"status": "ok", "protocol": 2, "objective": 1}, "protocol 2"),
+        ({"status": "ok", "metrics": [1]}, "metrics must be"),
+        ({"status": "ok", "metrics": {"throughput/output": "5"}}, "not a finite number"),
+        ({"status": "ok", "metrics": {"throughput/output": True}}, "not a finite number"),
+        ({"status": "ok", "samples": {"throughput/output": [1, None]}}, "samples of"),
+        ({"status": "ok", "samples": "x"}, "samples must"),
+        ({"status": "ok", "samples": [1, 1], "metrics": {"throughput/output": 100}}, "which is it"),
+        ({"status": "ok", "objective": 1, "quality": {"passed": 1}}, "quality"),
+        ({"status": "ok", "objective": 1, "steps": [[1]]}, "steps"),
+        ({"status": "ok", "objective": 1, "effective": 3}, "effective"),
+        ({"status": "failed"}, "failure.cause"),
+        ({"status": "failed", "failure": {"cause": "x", "blame": "god"}}, "blame"),
+        ({"status": "failed", "failure": {"cause": "x", "violation": "much"}}, "violation"),
+    ],
+)
+def test_wrong_answers_name_the_key(answer: dict[str, Any], part: str) -> None:
+    with pytest.raises(AnswerError, match=part):
+        outcome(answer)
+
+
+def test_estimate_of_one_value_knows_no_spread() -> None:
+    assert estimate([4.0]).low == -math.inf
+    assert estimate([4.0, 4.0]).low == 4.0

@@ -1,0 +1,323 @@
+"""Protocol 1 of ``--trial-command``: what a trial command is told, and what it may answer. Pure functions.
+
+The contract for people is docs/TRIAL_COMMAND.md. An answer is untrusted input: it is size-limited by the caller,
+parsed without surprises (no NaN, bounded depth), and whatever is wrong with it is said in one sentence.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tuner.model.candidate import Candidate, render_flags
+from tuner.model.json import Json, canonical, finite
+from tuner.model.measurement import Estimate, Measurement, PointResult, QualityReport, ServerReport
+from tuner.model.outcome import Blame, Failure, Outcome, Status
+from tuner.model.workload import Limit, Objective
+from tuner.ports import TrialContext
+
+__all__ = ["PROTOCOL", "AnswerError", "estimate", "outcome_of", "read_answer", "request"]
+
+PROTOCOL = 1
+"""Version of the request and of the answer. A new one is needed only when a key changes its meaning."""
+
+_MOST_METRICS = 2_000
+_MOST_SAMPLES = 10_000
+_LONGEST_TEXT = 2_000
+_DEEPEST = 32
+
+# Two-sided 95 % quantiles of Student's t by degrees of freedom 1 to 30, then the normal's (any table of t).
+_T95 = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+
+_STATUSES = {
+    "ok": "ok",
+    "measured": "ok",
+    "failed": "failed",
+    "infeasible": "infeasible",
+}
+
+
+class AnswerError(Exception):
+    """The answer is not what the protocol asks for; the message is one sentence."""
+
+
+def request(candidate: Candidate, context: TrialContext, *, objective: Objective, limits: Sequence[Limit]) -> str:
+    """The JSON object that goes to the command's standard input: one line, keys sorted."""
+    reference = context.reference
+    value: dict[str, Json] = {
+        "protocol": PROTOCOL,
+        "trial": context.number,
+        "origin": candidate.origin,
+        "seed": context.seed,
+        "directory": str(context.directory.resolve()),
+        "candidate": {
+            "key": candidate.key,
+            "assignment": dict(candidate.assignment),
+            "arguments": dict(candidate.arguments),
+            "flags": render_flags(candidate),
+            "environment": dict(candidate.environment),
+        },
+        "objective": {"metric": objective.metric, "maximize": objective.maximize, "unit": objective.unit},
+        "limits": [{"metric": limit.metric, "bound": limit.bound, "at_most": limit.at_most} for limit in limits],
+        "reference": None
+        if reference is None
+        else {"value": reference.value, "samples": [float(sample) for sample in reference.samples]},
+    }
+    return canonical(value) + "\n"
+
+
+def read_answer(text: str) -> dict[str, Any]:
+    """The JSON object in what the command printed: all of it, or its last line that is one.
+
+    Raises:
+        AnswerError: there is none, or it holds NaN, infinities or nesting without end.
+    """
+    stripped = text.strip()
+    if not stripped:
+        raise AnswerError("it printed nothing on standard output")
+    found = _object(stripped)
+    if found is None:
+        # Programs chatter (progress bars, warnings of libraries); the answer is what comes last.
+        lines = (line.strip() for line in reversed(stripped.splitlines()))
+        found = next((value for line in lines if line.startswith("{") and (value := _object(line))), None)
+    if found is None:
+        raise AnswerError("standard output holds no JSON object")
+    if _depth(found) > _DEEPEST:
+        raise AnswerError(f"the answer is nested deeper than {_DEEPEST} levels")
+    return found
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _refuse(name: str) -> float:
+    raise AnswerError(f"the answer holds {name}, which is not JSON; leave the metric away instead")
+
+
+def _depth(value: object) -> int:
+    level, layer = 0, [value]
+    while layer and level <= _DEEPEST:
+        level += 1
+        layer = [
+            item
+            for node in layer
+            if isinstance(node, dict | list)
+            for item in (node.values() if isinstance(node, dict) else node)
+            if isinstance(item, dict | list)
+        ]
+    return level
+
+
+def estimate(samples: Sequence[float]) -> Estimate:
+    """Mean and 95 % interval (Student's t) of at least one value; one value alone says nothing of its spread."""
+    count = len(samples)
+    mean = math.fsum(samples) / count
+    if count < 2:
+        return Estimate(value=mean, low=-math.inf, high=math.inf, samples=tuple(samples))
+    variance = math.fsum((sample - mean) ** 2 for sample in samples) / (count - 1)
+    quantile = _T95[count - 2] if count - 2 < len(_T95) else 1.960
+    half = quantile * math.sqrt(variance / count)
+    return Estimate(value=mean, low=mean - half, high=mean + half, samples=tuple(samples))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Figures:
+    metrics: dict[str, float] = field(default_factory=dict)
+    samples: dict[str, tuple[float, ...]] = field(default_factory=dict)
+
+
+def outcome_of(answer: Mapping[str, Any], candidate: Candidate, *, objective: Objective) -> Outcome:
+    """What the answer means.
+
+    Raises:
+        AnswerError: a key is missing or of the wrong type; the sentence names it.
+    """
+    version = answer.get("protocol", PROTOCOL)
+    if version != PROTOCOL:
+        raise AnswerError(f"it answers in protocol {_short(version)}; this version speaks {PROTOCOL}")
+    status = answer.get("status")
+    known = _STATUSES.get(status) if isinstance(status, str) else None
+    if known is None:
+        raise AnswerError(f"status is {_short(status)}; it must be one of ok, failed, infeasible")
+    server = _server(answer)
+    seconds = {name: value for name, value in _numbers(answer, "seconds").items() if value >= 0}
+    if known != "ok":
+        failure = _failure(answer, infeasible=known == "infeasible")
+        broken = Status.DISTURBED if failure.blame is Blame.MACHINE else Status.BROKEN
+        return Outcome(candidate=candidate, status=broken, failure=failure, server=server, seconds=seconds)
+    measurement = _measurement(answer, _figures(answer, objective), objective)
+    assert measurement.objective is not None  # noqa: S101 - for the type checker; _measurement raises otherwise
+    complete = measurement.complete
+    return Outcome(
+        candidate=candidate,
+        status=Status.MEASURED if complete else Status.BEHIND,
+        objective=measurement.objective.value if complete else None,
+        measurement=measurement,
+        quality=_quality(answer),
+        server=server,
+        seconds=seconds,
+    )
+
+
+def _figures(answer: Mapping[str, Any], objective: Objective) -> _Figures:
+    metrics = _numbers(answer, "metrics")
+    raw = answer.get("samples") or {}
+    if isinstance(raw, list):  # a bare list can only be the objective's
+        raw = {objective.metric: raw}
+    if not isinstance(raw, dict):
+        raise AnswerError("samples must map metric names to lists of numbers")
+    samples: dict[str, tuple[float, ...]] = {}
+    for name, values in raw.items():
+        if not isinstance(values, list) or len(values) > _MOST_SAMPLES or not all(finite(value) for value in values):
+            raise AnswerError(f"samples of {_short(name)} must be a list of at most {_MOST_SAMPLES} finite numbers")
+        if values:
+            samples[str(name)] = tuple(float(value) for value in values)
+    for name, values in samples.items():
+        metrics.setdefault(name, math.fsum(values) / len(values))
+    value = answer.get("objective")
+    if value is not None:
+        if not finite(value):
+            raise AnswerError(f"objective is {_short(value)}, not a finite number")
+        metrics.setdefault(objective.metric, float(value))
+    if objective.metric not in metrics:
+        have = ", ".join(sorted(metrics)[:8]) or "none"
+        raise AnswerError(f"metrics lack the study's objective {objective.metric} (given: {have})")
+    return _Figures(metrics=metrics, samples=samples)
+
+
+def _measurement(answer: Mapping[str, Any], figures: _Figures, objective: Objective) -> Measurement:
+    estimates = {name: estimate(values) for name, values in figures.samples.items()}
+    value = figures.metrics[objective.metric]
+    best = estimates.get(objective.metric, estimate([value]))
+    if not math.isclose(best.value, value, rel_tol=0.5, abs_tol=1e-9):
+        raise AnswerError(
+            f"the samples of {objective.metric} average {best.value:g}, but the metric is {value:g}: which is it?"
+        )
+    complete = answer.get("complete", True)
+    if not isinstance(complete, bool):
+        raise AnswerError("complete must be true or false")
+    point = PointResult(name="all", metrics=figures.metrics, estimates=estimates, rounds=len(best.samples))
+    return Measurement(
+        metrics=figures.metrics,
+        objective=best,
+        points=(point,),
+        bound=None if complete else value,
+        complete=complete,
+        steps=_steps(answer),
+        notes=tuple(_texts(answer, "notes")),
+    )
+
+
+def _steps(answer: Mapping[str, Any]) -> tuple[tuple[float, float], ...]:
+    raw = answer.get("steps") or []
+    if not isinstance(raw, list) or len(raw) > _MOST_SAMPLES:
+        raise AnswerError(f"steps must be a list of at most {_MOST_SAMPLES} pairs [batch, seconds]")
+    pairs = []
+    for pair in raw:
+        if not (isinstance(pair, list) and len(pair) == 2 and finite(pair[0]) and finite(pair[1])):
+            raise AnswerError("steps must be pairs [running batch size, seconds per decode step]")
+        pairs.append((float(pair[0]), float(pair[1])))
+    return tuple(pairs)
+
+
+def _quality(answer: Mapping[str, Any]) -> QualityReport | None:
+    raw = answer.get("quality")
+    if raw is None:
+        return None
+    if not isinstance(raw, dict) or not isinstance(raw.get("passed"), bool):
+        raise AnswerError("quality must be an object with passed: true or false")
+    return QualityReport(passed=raw["passed"], reason=_text(raw.get("reason", "")), metrics=_numbers(raw, "metrics"))
+
+
+def _server(answer: Mapping[str, Any]) -> ServerReport | None:
+    effective = answer.get("effective")
+    if effective is None:
+        return None
+    if not isinstance(effective, dict) or len(effective) > _MOST_METRICS:
+        raise AnswerError("effective must be an object: setting → what really ran")
+    return ServerReport(
+        effective=effective,
+        mode="external",
+        version=_text(answer.get("version", "")),
+        warnings=tuple(_texts(answer, "warnings")),
+    )
+
+
+def _failure(answer: Mapping[str, Any], *, infeasible: bool) -> Failure:
+    raw = answer.get("failure")
+    if isinstance(raw, str):
+        raw = {"cause": raw}
+    if raw is None:
+        raw = {key: answer[key] for key in ("kind", "cause", "reason", "blame", "violation") if key in answer}
+    if not isinstance(raw, dict):
+        raise AnswerError("failure must be an object with kind and cause")
+    cause = _text(raw.get("cause") or raw.get("reason") or "")
+    if not cause:
+        raise AnswerError("a trial that is not ok needs failure.cause: one sentence with its numbers")
+    blame = raw.get("blame", "configuration")
+    if blame not in set(Blame):
+        raise AnswerError(f"failure.blame is {_short(blame)}; it must be configuration, machine or user")
+    if infeasible:
+        blame = "configuration"
+    violation = raw.get("violation")
+    if violation is not None and not finite(violation):
+        raise AnswerError(f"failure.violation is {_short(violation)}, not a finite number")
+    retry = raw.get("retry", blame == "machine")
+    if not isinstance(retry, bool):
+        raise AnswerError("failure.retry must be true or false")
+    return Failure(
+        kind=_text(raw.get("kind") or raw.get("class") or ("infeasible" if infeasible else "unknown"))[:80],
+        cause=cause,
+        blame=Blame(blame),
+        retry=retry,
+        phase=_text(raw.get("phase", "launch"))[:40],
+        violation=float(violation) if violation is not None and violation > 0 else None,
+        advice=_text(raw.get("advice", "")),
+        excerpt=_text(raw.get("excerpt", "")),
+    )
+
+
+def _numbers(answer: Mapping[str, Any], key: str) -> dict[str, float]:
+    raw = answer.get(key)
+    if raw is None:
+        return {}
+    if not isinstance(raw, dict) or len(raw) > _MOST_METRICS:
+        raise AnswerError(f"{key} must be an object of at most {_MOST_METRICS} numbers")
+    numbers = {}
+    for name, value in raw.items():
+        if value is None:  # not measured
+            continue
+        if not finite(value):
+            raise AnswerError(f"{key}.{_short(name)} is {_short(value)}, not a finite number")
+        numbers[name[:200]] = float(value)
+    return numbers
+
+
+def _texts(answer: Mapping[str, Any], key: str) -> list[str]:
+    raw = answer.get(key) or []
+    if isinstance(raw, str):
+        raw = [raw]
+    if not isinstance(raw, list):
+        raise AnswerError(f"{key} must be a list of sentences")
+    return [_text(item) for item in raw[:50]]
+
+
+def _text(value: object) -> str:
+    """One line of text, whatever was given."""
+    return " ".join(str(value).split())[:_LONGEST_TEXT]
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
