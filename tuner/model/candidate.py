@@ -43,9 +43,8 @@ class Candidate:
             head, *rest = path.split(".")
             if not rest:
                 existing = out.get(head)
-                if isinstance(existing, dict) and isinstance(value, Mapping):
-                    value = {**value, **existing}
-                out[head] = value
+                both = isinstance(existing, dict) and isinstance(value, Mapping)
+                out[head] = {**value, **existing} if both else value  # type: ignore[dict-item]
                 continue
             node = out.setdefault(head, {})
             if not isinstance(node, dict):

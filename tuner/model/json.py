@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 __all__ = ["Json", "JsonObject", "Scalar", "canonical", "finite"]
 
-Scalar: TypeAlias = None | bool | int | float | str
+Scalar: TypeAlias = bool | int | float | str | None
 Json: TypeAlias = Scalar | Sequence["Json"] | Mapping[str, "Json"]
 JsonObject: TypeAlias = Mapping[str, Json]
 
@@ -34,4 +35,4 @@ def finite(value: object) -> bool:
     """True for a real, finite number (booleans are not numbers here)."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return value == value and value not in (float("inf"), float("-inf"))
+    return math.isfinite(value)

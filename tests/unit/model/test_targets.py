@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuner.model.targets import parse_duration, parse_limit, parse_objective
+
+
+@pytest.mark.parametrize(
+    ("text", "metric", "bound", "at_most"),
+    [
+        ("ttft_p99=500ms", "latency/ttft_p99", 500.0, True),
+        ("ttft_p99=0.5s", "latency/ttft_p99", 500.0, True),
+        ("e2e_p99 <= 8s", "latency/e2e_p99", 8000.0, True),
+        ("throughput=2000", "throughput/output", 2000.0, False),
+        ("throughput<=2000", "throughput/output", 2000.0, True),
+        ("power=700", "gpu/power_w", 700.0, True),
+        ("accuracy>=60%", "accuracy/score", 0.6, False),
+    ],
+)
+def test_limits_take_their_natural_side_and_unit(text: str, metric: str, bound: float, at_most: bool) -> None:
+    limit = parse_limit(text)
+    assert (limit.metric, limit.bound, limit.at_most) == (metric, pytest.approx(bound), at_most)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "ttft_p99", "ttft_p99=", "ttft_p99=fast", "nonsense=3", "ttft_p99=-5", "ttft_p99=5kg", "power=0"]
+)
+def test_bad_limits_say_what_is_wrong(text: str) -> None:
+    with pytest.raises(ValueError, match=r"limit|metric"):
+        parse_limit(text)
+
+
+def test_an_unknown_metric_names_its_neighbours() -> None:
+    with pytest.raises(ValueError, match="ttft_p99"):
+        parse_objective("ttft_p98")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("30m", 1800), ("2h", 7200), ("1h30m", 5400), ("0.5h", 1800)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "m", "-5m", "30x", "0", "1e400", "3 bananas"])
+def test_bad_durations(text: str) -> None:
+    with pytest.raises(ValueError, match="duration"):
+        parse_duration(text)
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_read_or_refused_with_a_reason(text: str) -> None:
+    for parse in (parse_duration, parse_limit, parse_objective):
+        try:
+            parse(text)
+        except ValueError as error:
+            assert str(error)

@@ -1,0 +1,333 @@
+"""The loop against in-memory ports: order of work, budgets, retries, resume, confirmation, interrupts."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from tuner.errors import StudyStopped
+from tuner.measuring.statistics import compare
+from tuner.model.candidate import Candidate, Exclusion
+from tuner.model.json import Json, Scalar
+from tuner.model.measurement import Estimate, Measurement, QualityReport, ServerReport
+from tuner.model.outcome import Blame, Failure, Outcome, Status
+from tuner.model.workload import Limit, Objective, Workload
+from tuner.ports import Past, Progress, StudyInfo, Suggestion, TrialContext
+from tuner.study import Budget, Study
+
+
+@dataclass
+class MemoryOptimizer:
+    """Suggests ``x`` from a list; keeps what it is told, like a storage does."""
+
+    xs: Sequence[int] = tuple(range(1, 100))
+    told: list[Past] = field(default_factory=list)
+    gain: float | None = None
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+    _asked: dict[int, Suggestion] = field(default_factory=dict)
+
+    def ask(self, origin: str = "search", assignment: Mapping[str, Scalar] | None = None) -> Suggestion:
+        if assignment is None:
+            used = {p.assignment.get("x") for p in self.told if p.status not in ("disturbed", "interrupted")}
+            left = [x for x in self.xs if x not in used]
+            if not left:
+                raise StudyStopped("nothing left")
+            assignment = {"x": left[0]}
+        suggestion = Suggestion(number=next(self._numbers), assignment=dict(assignment), origin=origin)
+        self._asked[suggestion.number] = suggestion
+        return suggestion
+
+    def tell(self, number: int, outcome: Outcome, record: Mapping[str, Json]) -> None:
+        suggestion = self._asked.pop(number)  # a second tell of the same trial fails here
+        self.told.append(
+            Past(
+                number=number,
+                assignment=suggestion.assignment,
+                origin=suggestion.origin,
+                status=outcome.status.value,
+                objective=outcome.objective,
+                constraints=outcome.constraints,
+                record=record,
+            )
+        )
+
+    def past(self) -> Sequence[Past]:
+        return tuple(self.told)
+
+    def expected_gain(self) -> float | None:
+        return self.gain
+
+
+class LinePlanner:
+    """One parameter ``x``; values above 90 are excluded; even and odd neighbours run the same."""
+
+    def baseline(self) -> Candidate:
+        return Candidate(assignment={}, arguments={}, origin="baseline")
+
+    def starts(self) -> Sequence[Candidate]:
+        return [self.render({"x": 50}, origin="start:recipe")]
+
+    def render(self, assignment: Mapping[str, Scalar], *, origin: str = "search") -> Candidate:
+        return Candidate(assignment=dict(assignment), arguments={"max-num-seqs": assignment["x"]}, origin=origin)
+
+    def exclusion(self, candidate: Candidate) -> Exclusion | None:
+        x = candidate.assignment.get("x", 0)
+        return Exclusion(reason=f"x {x} is above 90", rule="x", violation=2.0) if int(str(x)) > 90 else None
+
+    def identity(self, candidate: Candidate) -> str:
+        return candidate.key
+
+    def effective_identity(self, candidate: Candidate, effective: Mapping[str, Json]) -> str:
+        return str(effective.get("seqs"))
+
+    def numerics(self, candidate: Candidate) -> str:
+        return "same"
+
+
+@dataclass
+class TableRunner:
+    """Answers from a function; plays failures for single candidates."""
+
+    value: Callable[[int], float] = lambda x: 100.0 + x
+    play: Mapping[int, Sequence[Outcome | BaseException]] = field(default_factory=dict)
+    noise: float = 0.002
+    seconds: float = 10.0
+    ran: list[tuple[int, str, TrialContext]] = field(default_factory=list)
+    closed: int = 0
+    kind: str = "replay"
+
+    def run(self, candidate: Candidate, context: TrialContext, progress: Progress) -> Outcome:
+        x = int(str(candidate.assignment.get("x", 0)))
+        earlier = sum(1 for seen, _, _ in self.ran if seen == x)
+        self.ran.append((x, candidate.origin, context))
+        progress("measuring", "round 1")
+        script = list(self.play.get(x, ()))
+        if earlier < len(script):
+            step = script[earlier]
+            if isinstance(step, BaseException):
+                raise step
+            return step
+        effective = {"seqs": x // 2 * 2 if x > 60 else x}
+        server = ServerReport(effective=effective)
+        twin = context.twin(candidate, effective) if context.twin else None
+        if twin is not None:
+            return Outcome(candidate=candidate, status=Status.DUPLICATE, twin=twin, server=server)
+        mean = self.value(x)
+        samples = tuple(mean * (1 + self.noise * math.sin(context.seed + k)) for k in range(3))
+        value = fmean(samples)
+        return Outcome(
+            candidate=candidate,
+            status=Status.MEASURED,
+            objective=value,
+            measurement=Measurement(
+                metrics={"throughput/output": value, "latency/ttft_p99": 10.0 * x},
+                objective=Estimate(value=value, low=value * 0.99, high=value * 1.01, samples=samples),
+            ),
+            quality=context.known_quality or QualityReport(passed=True, metrics={"accuracy/score": 0.6}),
+            server=server,
+            seconds={"total": self.seconds},
+        )
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@dataclass
+class Notes:
+    """Tracker and observer in one: keeps what it hears."""
+
+    events: list[tuple[object, ...]] = field(default_factory=list)
+
+    def open(self, info: StudyInfo) -> None:
+        self.events.append(("open", info.name))
+
+    def trial_started(self, number: int, candidate: Candidate, **kwargs: object) -> None:
+        self.events.append(("started", number))
+
+    def trial_ended(self, number: int, outcome: Outcome, *, is_best: bool, directory: Path | None = None) -> None:
+        self.events.append(("ended", number, outcome.status, is_best))
+
+    def study_ended(self, status: str, summary: Mapping[str, Json], artifacts: Sequence[Path]) -> None:
+        self.events.append(("over", status))
+
+    def phase(self, phase: str, detail: str) -> None:
+        self.events.append(("phase", phase))
+
+    def message(self, text: str) -> None:
+        self.events.append(("message", text))
+
+
+def _study(
+    tmp_path: Path,
+    *,
+    runner: TableRunner | None = None,
+    optimizer: MemoryOptimizer | None = None,
+    budget: Budget | None = None,
+    limits: tuple[Limit, ...] = (),
+) -> tuple[Study, TableRunner, MemoryOptimizer, Notes]:
+    runner, optimizer, notes = runner or TableRunner(), optimizer or MemoryOptimizer(), Notes()
+    study = Study(
+        info=StudyInfo(
+            name="line",
+            hardware="cpu",
+            model="m",
+            workload=Workload(name="w"),
+            objective=Objective(),
+            limits=limits,
+            directory=tmp_path,
+        ),
+        planner=LinePlanner(),
+        optimizer=optimizer,
+        runner=runner,
+        tracker=notes,
+        observer=notes,
+        compare=compare,
+        budget=budget or Budget(trials=12),
+    )
+    return study, runner, optimizer, notes
+
+
+def _failed(kind: str, blame: Blame, *, retry: bool = False) -> Outcome:
+    failure = Failure(kind=kind, cause=f"{kind} at 1.5 GiB", blame=blame, retry=retry, violation=1.5, advice="Do less.")
+    status = Status.DISTURBED if blame is Blame.MACHINE else Status.BROKEN
+    candidate = Candidate(assignment={"x": 1}, arguments={"max-num-seqs": 1})
+    return Outcome(candidate=candidate, status=status, failure=failure, seconds={"total": 3.0})
+
+
+def test_the_order_is_baseline_starts_search_confirmation(tmp_path: Path) -> None:
+    study, _, optimizer, notes = _study(tmp_path)
+    result = study.run()
+    origins = [p.origin for p in optimizer.told]
+    assert origins[0] == "baseline"
+    assert origins[1] == "start:recipe"
+    assert set(origins[2:8]) == {"search"}
+    assert origins[8:] == ["confirm"] * 4
+    assert len(origins) == 12
+    assert result.judgement is not None
+    assert result.judgement.verdict == "better"
+    assert result.judgement.gain == pytest.approx(0.5, abs=0.02)
+    assert (result.judgement.basis, result.judgement.challenger_starts) == ("starts", 2)
+    assert notes.events[-1] == ("over", "FINISHED")
+
+
+def test_confirmation_takes_turns_with_the_baseline_and_uses_fresh_seeds(tmp_path: Path) -> None:
+    study, runner, _, _ = _study(tmp_path)
+    study.run()
+    assert [x for x, _, _ in runner.ran[-4:]] == [50, 0, 0, 50]
+    seeds = [context.seed for _, _, context in runner.ran]
+    assert len(set(seeds)) == len(seeds)
+    assert all(context.reference is None for _, _, context in runner.ran[-4:])
+
+
+def test_a_configuration_against_itself_is_no_gain(tmp_path: Path) -> None:
+    study, _, _, _ = _study(tmp_path, runner=TableRunner(value=lambda _: 100.0, noise=0.01), budget=Budget(trials=14))
+    judgement = study.run().judgement
+    assert judgement is not None
+    assert judgement.verdict == "no significant difference"
+
+
+def test_a_broken_baseline_ends_the_study_with_its_cause(tmp_path: Path) -> None:
+    broken = _failed("kv-too-small", Blame.CONFIGURATION)
+    study, runner, optimizer, notes = _study(tmp_path, runner=TableRunner(play={0: [broken]}))
+    with pytest.raises(StudyStopped, match=r"baseline cannot run: kv-too-small at 1\.5 GiB\. Do less\."):
+        study.run()
+    assert len(runner.ran) == 1
+    assert runner.closed == 1
+    assert optimizer.told[0].constraints["start"] == 1.5
+    assert notes.events[-1] == ("over", "FAILED")
+
+
+def test_the_same_cause_three_times_in_a_row_ends_the_study(tmp_path: Path) -> None:
+    broken = _failed("attn-invalid", Blame.CONFIGURATION)
+    study, runner, _, _ = _study(tmp_path, runner=TableRunner(play={x: [broken] for x in range(1, 20)}))
+    with pytest.raises(StudyStopped, match="3 trials in a row failed alike"):
+        study.run()
+    assert [x for x, _, _ in runner.ran] == [0, 50, 1, 2, 3]
+
+
+def test_a_disturbed_trial_is_run_again_but_not_for_ever(tmp_path: Path) -> None:
+    port = _failed("port", Blame.MACHINE, retry=True)
+    study, runner, optimizer, _ = _study(tmp_path, runner=TableRunner(play={1: [port], 2: [port] * 9}))
+    with pytest.raises(StudyStopped, match="the machine is at fault"):
+        study.run()
+    tries = [x for x, _, _ in runner.ran]
+    assert tries == [0, 50, 1, 1, 2, 2, 2]
+    statuses = [p.status for p in optimizer.told if p.assignment.get("x") == 1]
+    assert statuses == ["disturbed", "measured"]
+
+
+def test_excluded_candidates_cost_nothing_and_duplicates_take_the_twins_result(tmp_path: Path) -> None:
+    study, runner, optimizer, _ = _study(
+        tmp_path, optimizer=MemoryOptimizer(xs=(95, 70, 71, 72, 73, 74, 75)), budget=Budget(trials=10)
+    )
+    study.run()
+    by_x = {p.assignment.get("x"): p for p in optimizer.told if p.origin == "search"}
+    assert by_x[95].status == "excluded"
+    assert by_x[95].constraints["start"] == 2.0
+    assert by_x[71].status == "duplicate"
+    assert by_x[71].objective == by_x[70].objective
+    launched = [p for p in optimizer.told if p.status == "measured"]
+    assert [p.assignment.get("x", 0) for p in launched if p.origin != "confirm"] == [0, 50, 70, 72, 74]
+    assert 95 not in [x for x, _, _ in runner.ran]
+
+
+def test_a_limit_keeps_a_faster_configuration_from_winning(tmp_path: Path) -> None:
+    study, _, _, _ = _study(tmp_path, limits=(Limit(metric="latency/ttft_p99", bound=40.0),))
+    winner = study.run().history.winner()
+    assert winner is not None
+    assert winner.candidate.assignment == {"x": 4}
+
+
+def test_ctrl_c_closes_the_trial_in_flight_and_the_run(tmp_path: Path) -> None:
+    study, runner, optimizer, notes = _study(tmp_path, runner=TableRunner(play={3: [KeyboardInterrupt()]}))
+    with pytest.raises(KeyboardInterrupt):
+        study.run()
+    assert optimizer.told[-1].status == "interrupted"
+    assert runner.closed == 1
+    assert notes.events[-1] == ("over", "KILLED")
+
+
+def test_a_cut_off_study_goes_on_with_what_it_had_left(tmp_path: Path) -> None:
+    optimizer = MemoryOptimizer()
+    study, _, _, _ = _study(tmp_path, optimizer=optimizer, runner=TableRunner(play={3: [KeyboardInterrupt()]}))
+    with pytest.raises(KeyboardInterrupt):
+        study.run()
+    again, runner, _, _ = _study(tmp_path, optimizer=optimizer)
+    again.run()
+    assert [x for x, _, _ in runner.ran][:2] == [3, 4]
+    assert sum(p.status == "measured" for p in optimizer.told) == 12
+
+
+def test_a_finished_study_goes_on_with_a_fresh_budget(tmp_path: Path) -> None:
+    optimizer = MemoryOptimizer()
+    first, _, _, _ = _study(tmp_path, optimizer=optimizer)
+    first.run()
+    again, runner, _, _ = _study(tmp_path, optimizer=optimizer)
+    again.run()
+    assert [x for x, _, _ in runner.ran] == [7, 8, 9, 10, 11, 12, 13, 14], (
+        "confirmed already: the reserve is not needed"
+    )
+
+
+def test_the_time_budget_keeps_room_for_confirmation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(step=1)
+    runner = TableRunner(seconds=10.0)
+    monkeypatch.setattr("tuner.study.time.monotonic", lambda: 10.0 * len(runner.ran) + next(clock) * 1e-6)
+    study, _, optimizer, _ = _study(tmp_path, runner=runner, budget=Budget(seconds=125.0))
+    result = study.run()
+    assert "budget of 2 min" in result.reason
+    assert [p.origin for p in optimizer.told][-4:] == ["confirm"] * 4
+    assert len(runner.ran) == 12
+
+
+def test_the_search_ends_when_nothing_more_is_expected(tmp_path: Path) -> None:
+    study, _, optimizer, _ = _study(tmp_path, optimizer=MemoryOptimizer(gain=0.001), budget=Budget(trials=50))
+    result = study.run()
+    assert result.reason == "the model expects less than 0.5% more"
+    assert len(optimizer.told) < 10

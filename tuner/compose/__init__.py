@@ -1,0 +1,18 @@
+"""What the commands do: options in, adapters joined, results out. Heavy imports happen inside the functions."""
+
+from tuner.compose.look import export_study, open_ui, report_study
+from tuner.compose.options import Options
+from tuner.compose.planning import check_file, dry_run, list_spaces, show_space
+from tuner.compose.running import run_study
+
+__all__ = [
+    "Options",
+    "check_file",
+    "dry_run",
+    "export_study",
+    "list_spaces",
+    "open_ui",
+    "report_study",
+    "run_study",
+    "show_space",
+]

@@ -1,0 +1,213 @@
+"""What a study knows so far: its trials, the baseline, the best, and how sure the difference is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Protocol
+
+from tuner.model.candidate import Candidate
+from tuner.model.measurement import QualityReport
+from tuner.model.outcome import Outcome, Status
+from tuner.model.workload import Objective
+
+__all__ = ["Comparison", "Contender", "History", "Judgement", "Trial"]
+
+LAUNCHED = frozenset({Status.MEASURED, Status.BEHIND, Status.BROKEN, Status.DISTURBED})
+"""Statuses that spent budget: excluded candidates and duplicates cost none."""
+
+_START_NOISE = 0.01
+"""Relative spread between starts of one configuration, assumed while only one start is known. Repeats on an H200
+differ by 0.1 to 0.8 %, on two CPU cores by 2 to 4 %; the confirmation replaces the assumption by starts."""
+
+
+class Comparison(Protocol):
+    """Result of comparing a challenger with a reference; gains are relative, positive is better."""
+
+    @property
+    def verdict(self) -> str: ...
+    @property
+    def gain(self) -> float: ...
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """The winner against the baseline.
+
+    Attributes:
+        verdict: ``better``, ``worse`` or ``no significant difference``.
+        gain, low, high: relative difference of the objective (0.6 = 60 % better) and its 95 % interval.
+        basis: what the interval stands on: ``starts`` (each sample is a server start of its own) or ``rounds``.
+        challenger_starts, baseline_starts: server starts behind it.
+    """
+
+    verdict: str
+    gain: float
+    low: float
+    high: float
+    basis: str
+    challenger_starts: int
+    baseline_starts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One closed trial."""
+
+    number: int
+    origin: str
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """One configuration with everything measured of it.
+
+    Attributes:
+        value: mean objective over its trials that count.
+        confirmed: trials of origin ``confirm`` among them.
+    """
+
+    candidate: Candidate
+    trials: tuple[Trial, ...]
+    value: float
+    confirmed: int
+
+    @property
+    def number(self) -> int:
+        """The trial that found it."""
+        return self.trials[0].number
+
+
+@dataclass
+class History:
+    """Trials of a study in order, and the questions the loop and the report ask of them."""
+
+    objective: Objective
+    baseline_key: str
+    trials: list[Trial] = field(default_factory=list)
+
+    def add(self, trial: Trial) -> None:
+        self.trials.append(trial)
+
+    def spent(self, since: int = 0) -> int:
+        """Launched trials from trial ``since`` on; failures count."""
+        return sum(1 for t in self.trials if t.number >= since and t.outcome.status in LAUNCHED)
+
+    def seconds(self, since: int = 0) -> float:
+        """Wall seconds of trials from trial ``since`` on."""
+        return sum(t.outcome.seconds.get("total", 0.0) for t in self.trials if t.number >= since)
+
+    def typical_seconds(self) -> float:
+        """Mean wall seconds of a launched trial (0.0 before the first)."""
+        costs = [t.outcome.seconds.get("total", 0.0) for t in self.trials if t.outcome.status in LAUNCHED]
+        return fmean(costs) if costs else 0.0
+
+    def contenders(self, *, with_baseline: bool = False) -> list[Contender]:
+        """Feasible configurations, best first.
+
+        The trial that found a configuration was picked because its number was high, so once there are
+        confirming trials only those count.
+        """
+        groups: dict[str, list[Trial]] = {}
+        for trial in self.trials:
+            if trial.outcome.feasible and trial.outcome.status is Status.MEASURED:
+                groups.setdefault(trial.outcome.candidate.key, []).append(trial)
+        doomed = {
+            t.outcome.candidate.key
+            for t in self.trials
+            if t.outcome.status is Status.BROKEN or t.outcome.constraints.get("accuracy", -1.0) > 0
+        }
+        found = []
+        for key, trials in groups.items():
+            if (key == self.baseline_key and not with_baseline) or (key in doomed and key != self.baseline_key):
+                continue
+            confirming = [t for t in trials if t.origin == "confirm"]
+            counted = confirming if confirming and key != self.baseline_key else trials
+            values = [t.outcome.objective for t in counted if t.outcome.objective is not None]
+            found.append(
+                Contender(
+                    candidate=trials[0].outcome.candidate,
+                    trials=tuple(trials),
+                    value=fmean(values),
+                    confirmed=len(confirming),
+                )
+            )
+        return sorted(found, key=lambda c: c.value, reverse=self.objective.maximize)
+
+    def baseline(self) -> Contender | None:
+        """The baseline with all its trials, None before it was measured."""
+        for contender in self.contenders(with_baseline=True):
+            if contender.candidate.key == self.baseline_key:
+                return contender
+        return None
+
+    def winner(self) -> Contender | None:
+        """The best configuration that is not the baseline: confirmed ones go before unconfirmed ones."""
+        contenders = self.contenders()
+        confirmed = [c for c in contenders if c.confirmed]
+        return (confirmed or contenders or [None])[0]  # type: ignore[list-item]
+
+    def best(self) -> Contender | None:
+        """The best feasible configuration, the baseline included."""
+        contenders = self.contenders(with_baseline=True)
+        return contenders[0] if contenders else None
+
+    def baseline_quality(self) -> QualityReport | None:
+        """The baseline's accuracy report."""
+        for trial in self.trials:
+            if trial.outcome.candidate.key == self.baseline_key and trial.outcome.quality is not None:
+                return trial.outcome.quality
+        return None
+
+    def judge(self, challenger: Contender, compare: Callable[..., Comparison]) -> Judgement | None:
+        """The challenger against the baseline; None while either has no sample.
+
+        With at least two starts of each, every start is one sample (rounds of one server share its luck);
+        with fewer, the rounds are compared and the basis says so.
+        """
+        baseline = self.baseline()
+        if baseline is None:
+            return None
+        ours = [t for t in challenger.trials if t.origin == "confirm"] or list(challenger.trials)
+        theirs = list(baseline.trials)
+        basis = "starts" if min(len(ours), len(theirs)) >= 2 else "rounds"
+        a, b = _samples(ours, basis), _samples(theirs, basis)
+        if not a or not b:
+            return None
+        noise = 0.0 if basis == "starts" else _START_NOISE
+        result = compare(b, a, self.objective.maximize, noise=noise)
+        return Judgement(
+            verdict=result.verdict,
+            gain=result.gain,
+            low=result.low,
+            high=result.high,
+            basis=basis,
+            challenger_starts=len(ours),
+            baseline_starts=len(theirs),
+        )
+
+    def repeated_cause(self, times: int) -> Outcome | None:
+        """The last outcome if the last ``times`` launched trials all failed for the same root cause."""
+        launched = [t.outcome for t in self.trials if t.outcome.status in LAUNCHED]
+        tail = launched[-times:]
+        if len(tail) < times or any(o.failure is None for o in tail):
+            return None
+        prints = {o.failure.fingerprint for o in tail if o.failure is not None}
+        return tail[-1] if len(prints) == 1 else None
+
+
+def _samples(trials: Iterable[Trial], basis: str) -> Sequence[float]:
+    samples: list[float] = []
+    for trial in trials:
+        outcome = trial.outcome
+        if outcome.objective is None:
+            continue
+        rounds = outcome.measurement.objective.samples if outcome.measurement and outcome.measurement.objective else ()
+        samples += [outcome.objective] if basis == "starts" or not rounds else rounds
+    return samples

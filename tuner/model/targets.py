@@ -1,0 +1,105 @@
+"""What a person types for objectives, limits and durations, and what it means."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+
+from tuner.model.workload import Limit, Objective
+
+__all__ = ["METRICS", "parse_duration", "parse_limit", "parse_objective"]
+
+_PERCENTILES = ("mean", "p50", "p90", "p99")
+
+METRICS: dict[str, tuple[str, bool, str]] = {
+    "throughput": ("throughput/output", True, "tok/s"),
+    "output": ("throughput/output", True, "tok/s"),
+    "total": ("throughput/total", True, "tok/s"),
+    "requests": ("throughput/requests", True, "req/s"),
+    "goodput": ("throughput/goodput", True, "req/s"),
+    "energy": ("cost/joules_per_mtok", False, "J/Mtok"),
+    "cost": ("cost/price_per_mtok", False, "/Mtok"),
+    "power": ("gpu/power_w", False, "W"),
+    "accuracy": ("accuracy/score", True, ""),
+    **{
+        f"{name}_{stat}": (f"latency/{name}_{stat}", False, "ms")
+        for name in ("ttft", "tpot", "itl", "e2e")
+        for stat in _PERCENTILES
+    },
+}
+"""Short name → (metric, more is better, unit)."""
+
+_NUMBER = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*([a-zA-Z/%]*)\s*$")
+_TIME_UNITS = {"": 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_LATENCY_UNITS = {"": 1.0, "ms": 1.0, "s": 1000.0, "us": 0.001}
+
+
+def parse_objective(text: str) -> Objective:
+    """An objective from its short name (``throughput``, ``ttft_p99``) or a metric's full name.
+
+    Raises:
+        ValueError: unknown name; the message lists what is near.
+    """
+    metric, maximize, unit = _metric(text.strip())
+    return Objective(metric=metric, maximize=maximize, unit=unit)
+
+
+def parse_limit(text: str) -> Limit:
+    """A limit such as ``ttft_p99=500ms``, ``e2e_p99<=8s`` or ``throughput>=2000``.
+
+    With ``=`` the natural side is meant: at most for what should be small, at least for what should be large.
+    Latencies are in milliseconds unless a unit is given.
+
+    Raises:
+        ValueError: not of that form, unknown metric, or no positive number.
+    """
+    match = re.match(r"^\s*([A-Za-z0-9_/]+)\s*(<=|>=|=)\s*(.+)$", text)
+    if match is None:
+        raise ValueError(f"limit {text!r}: write NAME=VALUE, such as ttft_p99=500ms or throughput>=2000")
+    name, sign, value_text = match.groups()
+    metric, maximize, _ = _metric(name)
+    number = _NUMBER.match(value_text)
+    if number is None:
+        raise ValueError(f"limit {text!r}: {value_text!r} is no positive number")
+    value, unit = float(number.group(1)), number.group(2)
+    if metric.startswith("latency/"):
+        if unit not in _LATENCY_UNITS:
+            raise ValueError(f"limit {text!r}: unit {unit!r} is unknown, use ms or s")
+        value *= _LATENCY_UNITS[unit]
+    elif unit == "%":
+        value /= 100
+    if not 0 < value < 1e15:
+        raise ValueError(f"limit {text!r}: {value_text!r} is no positive number")
+    at_most = not maximize if sign == "=" else sign == "<="
+    return Limit(metric=metric, bound=value, at_most=at_most)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds from ``90``, ``90s``, ``30m``, ``2h`` or ``1h30m``.
+
+    Raises:
+        ValueError: not of that form, or not positive.
+    """
+    parts = re.findall(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)", text.strip().lower())
+    rebuilt = "".join(number + unit for number, unit in parts)
+    if not parts or rebuilt != re.sub(r"\s+", "", text.strip().lower()):
+        raise ValueError(f"duration {text!r}: write a number with s, m or h, such as 30m")
+    total = 0.0
+    for number, unit in parts:
+        if unit not in _TIME_UNITS:
+            raise ValueError(f"duration {text!r}: unit {unit!r} is unknown, use s, m or h")
+        total += float(number) * _TIME_UNITS[unit]
+    if not 0 < total < 1e9:
+        raise ValueError(f"duration {text!r}: must be more than nothing and less than 30 years")
+    return total
+
+
+def _metric(name: str) -> tuple[str, bool, str]:
+    if name in METRICS:
+        return METRICS[name]
+    for entry in METRICS.values():
+        if entry[0] == name:
+            return entry
+    near = get_close_matches(name, METRICS, n=3)
+    hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(METRICS)}"
+    raise ValueError(f"metric {name!r} is unknown; {hint}")

@@ -1,0 +1,445 @@
+"""The loop: baseline, known good starts, search, confirmation. Knows ports and model, nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tuner.errors import StudyStopped
+from tuner.model.candidate import Candidate
+from tuner.model.history import Comparison, Contender, History, Judgement, Trial
+from tuner.model.json import Json, Scalar
+from tuner.model.judge import constraints
+from tuner.model.measurement import QualityReport
+from tuner.model.outcome import Blame, Outcome, Status
+from tuner.model.records import from_record, to_record
+from tuner.ports import (
+    Observer,
+    Optimizer,
+    Planner,
+    Reference,
+    StudyInfo,
+    Suggestion,
+    Tracker,
+    TrialContext,
+    TrialRunner,
+)
+
+__all__ = ["Budget", "Result", "Study"]
+
+_SAME_CAUSE = 3
+"""So many launches in a row that fail for one root cause end the study."""
+
+_TRIES = 3
+"""So often is a candidate run again when the machine was at fault."""
+
+_CONFIRM_PAIRS = (2, 4)
+"""Least and most starts of each finalist and of the baseline in the confirmation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What a run of the study may spend; whichever ends first. Failed launches count.
+
+    Attributes:
+        trials: launched trials, confirmation included (None: no bound).
+        seconds: wall time (None: no bound).
+        min_gain: the search ends when the model expects less than this relative gain.
+    """
+
+    trials: int | None = None
+    seconds: float | None = None
+    min_gain: float = 0.005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """How a study ended. ``reason`` is one sentence: why it ended when it did."""
+
+    history: History
+    judgement: Judgement | None
+    reason: str
+    wall_seconds: float
+
+
+@dataclass
+class Study:
+    """One study of one space on one machine. State lives in the optimizer's storage and the tracker."""
+
+    info: StudyInfo
+    planner: Planner
+    optimizer: Optimizer
+    runner: TrialRunner
+    tracker: Tracker
+    observer: Observer
+    compare: Callable[..., Comparison]
+    budget: Budget
+    seed: int = 0
+    check_quality: bool = True
+    _history: History = field(init=False)
+    _known_quality: dict[str, QualityReport] = field(default_factory=dict, init=False)
+    _twins: dict[str, int] = field(default_factory=dict, init=False)
+    _since: int = field(default=0, init=False)
+    _began: float = field(default=0.0, init=False)
+    _spent_before: float = field(default=0.0, init=False)
+
+    def run(self) -> Result:
+        """Run to the end of the budget, or until nothing more is to be expected.
+
+        Raises:
+            StudyStopped: going on would mislead or waste; what was measured is kept.
+            KeyboardInterrupt: passed on after the trial in flight was closed.
+        """
+        self._began = time.monotonic()
+        self._resume()
+        self.tracker.open(self.info)
+        status = "FAILED"
+        try:
+            reason = self._phases()
+            status = "FINISHED"
+            self._mark(finished=True)
+        except KeyboardInterrupt:
+            status = "KILLED"
+            raise
+        finally:
+            self.runner.close()
+            self.tracker.study_ended(status, self.summary(), ())
+        return Result(
+            history=self._history,
+            judgement=self._judgement(),
+            reason=reason,
+            wall_seconds=time.monotonic() - self._began,
+        )
+
+    def _phases(self) -> str:
+        self._baseline()
+        for candidate in self.planner.starts():
+            if self._search_over() is not None:
+                break
+            if not self._seen(candidate):
+                self._trial(candidate.origin, candidate.assignment)
+        reason = self._search_over()
+        while reason is None:
+            suggestion = self._ask()
+            if suggestion is None:
+                reason = "nothing feasible is left to try"
+                break
+            self._run(suggestion)
+            self._stop_if_hopeless()
+            reason = self._search_over()
+        self._confirm()
+        return reason
+
+    # -- phases ---------------------------------------------------------------------------------------------
+
+    def _baseline(self) -> None:
+        """vLLM's own defaults; without them there is nothing to be better than."""
+        if self._history.baseline() is not None:
+            return
+        outcome = self._trial("baseline", {})
+        if outcome.status is Status.MEASURED and self._history.baseline() is not None:
+            return
+        if outcome.status is Status.MEASURED:
+            missed = ", ".join(name for name, value in outcome.constraints.items() if value > 0)
+            # The baseline may miss a limit that a better configuration keeps: it stays the yardstick.
+            self.observer.message(f"the baseline itself misses: {missed}; candidates are judged by the limits")
+            return
+        cause = outcome.failure.cause if outcome.failure else outcome.exclusion.reason if outcome.exclusion else ""
+        advice = f" {outcome.failure.advice}" if outcome.failure and outcome.failure.advice else ""
+        raise StudyStopped(f"the baseline cannot run: {cause}.{advice} See {self._directory(0)}")
+
+    def _confirm(self) -> None:
+        """Finalists against the baseline, in turns, each on a fresh server with fresh prompts."""
+        least, most = _CONFIRM_PAIRS
+        for turn in range(most):
+            winner = self._finalist()
+            if winner is None or self._history.baseline() is None:
+                return
+            judgement = self._history.judge(winner, self.compare)
+            decided = judgement is not None and judgement.verdict != "no significant difference"
+            if winner.confirmed >= least and (decided or turn >= least):
+                return
+            pair = [("confirm", winner.candidate), ("confirm", self.planner.baseline())]
+            for origin, candidate in pair if turn % 2 == 0 else reversed(pair):
+                if self._out_of_budget(slack=1.0):
+                    self.observer.message("the budget ended before the confirmation did")
+                    return
+                self._trial(origin, candidate.assignment, confirm_of=candidate)
+
+    def _finalist(self) -> Contender | None:
+        """The configuration to confirm: the best that confirmation has not already shown to be no better."""
+        contenders = self._history.contenders()
+        return contenders[0] if contenders else None
+
+    # -- one trial ------------------------------------------------------------------------------------------
+
+    def _ask(self) -> Suggestion | None:
+        try:
+            return self.optimizer.ask()
+        except StudyStopped as stopped:
+            self.observer.message(str(stopped))
+            return None
+
+    def _trial(self, origin: str, assignment: Mapping[str, Scalar], confirm_of: Candidate | None = None) -> Outcome:
+        suggestion = self.optimizer.ask(origin, assignment)
+        return self._run(suggestion, confirm_of)
+
+    def _run(self, suggestion: Suggestion, confirm_of: Candidate | None = None) -> Outcome:
+        """Run a suggestion; again, as a trial of its own, while the machine is at fault."""
+        for attempt in range(_TRIES):
+            outcome = self._once(suggestion, confirm_of, attempt)
+            retry = outcome.status is Status.DISTURBED and outcome.failure is not None and outcome.failure.retry
+            if not retry or attempt + 1 == _TRIES or self._out_of_budget(slack=0.0):
+                break
+            cause = outcome.failure.cause if outcome.failure else ""
+            self.observer.message(f"trial {suggestion.number} was disturbed ({cause}); trying it again")
+            suggestion = self.optimizer.ask(suggestion.origin, suggestion.assignment)
+        return outcome
+
+    def _once(self, suggestion: Suggestion, confirm_of: Candidate | None, attempt: int) -> Outcome:
+        candidate = confirm_of or (
+            self.planner.baseline()
+            if suggestion.origin == "baseline"
+            else self.planner.render(suggestion.assignment, origin=suggestion.origin)
+        )
+        exclusion = self.planner.exclusion(candidate)
+        if exclusion is not None:
+            outcome = Outcome(candidate=candidate, status=Status.EXCLUDED, exclusion=exclusion)
+            return self._close(suggestion, outcome)
+        self.observer.trial_started(
+            suggestion.number, candidate, done=self._history.spent(self._since), total=self.budget.trials
+        )
+        self.tracker.trial_started(suggestion.number, candidate)
+        try:
+            outcome = self.runner.run(candidate, self._context(suggestion, candidate, attempt), self.observer.phase)
+        except KeyboardInterrupt:
+            self._close(suggestion, Outcome(candidate=candidate, status=Status.INTERRUPTED))
+            raise
+        except StudyStopped:
+            self._close(suggestion, Outcome(candidate=candidate, status=Status.DISTURBED))
+            raise
+        return self._close(suggestion, outcome)
+
+    def _context(self, suggestion: Suggestion, candidate: Candidate, attempt: int) -> TrialContext:
+        full = suggestion.origin in ("baseline", "confirm")
+        best = self._history.best()
+        reference = None
+        if best is not None and not full:
+            samples = [
+                s for t in best.trials if (m := t.outcome.measurement) and m.objective for s in m.objective.samples
+            ]
+            reference = Reference(value=best.value, samples=tuple(samples))
+        return TrialContext(
+            number=suggestion.number,
+            directory=self._directory(suggestion.number),
+            seed=_fresh_seed(self.seed, self.info.name, suggestion.number, attempt),
+            reference=reference,
+            baseline_quality=self._history.baseline_quality(),
+            known_quality=self._known_quality.get(self.planner.numerics(candidate)),
+            check_quality=self.check_quality,
+            twin=None if full else self._twin,
+        )
+
+    def _close(self, suggestion: Suggestion, outcome: Outcome) -> Outcome:
+        """Write a trial down everywhere, once: constraints, storage, tracker, memory."""
+        if outcome.status is Status.DUPLICATE and outcome.twin is not None:
+            outcome = self._as_twin(outcome, outcome.twin)
+        outcome = replace(
+            outcome,
+            constraints=constraints(
+                self.info.limits,
+                failure=outcome.failure,
+                exclusion=outcome.exclusion,
+                measurement=outcome.measurement,
+                quality=outcome.quality,
+            ),
+        )
+        before = self._history.best()
+        self.optimizer.tell(suggestion.number, outcome, to_record(outcome))
+        self._remember(Trial(number=suggestion.number, origin=suggestion.origin, outcome=outcome))
+        best = self._history.best()
+        is_best = (
+            best is not None
+            and outcome.feasible
+            and best.candidate.key == outcome.candidate.key
+            and (before is None or before.candidate.key != best.candidate.key)
+        )
+        directory = self._directory(suggestion.number)
+        if outcome.status is not Status.EXCLUDED:
+            directory.mkdir(parents=True, exist_ok=True)
+            (directory / "trial.json").write_text(json.dumps(to_record(outcome), indent=1), encoding="utf-8")
+        self.tracker.trial_ended(suggestion.number, outcome, directory=directory, is_best=is_best)
+        self.observer.trial_ended(suggestion.number, outcome, is_best=is_best)
+        return outcome
+
+    def _as_twin(self, outcome: Outcome, number: int) -> Outcome:
+        twin = next((t.outcome for t in self._history.trials if t.number == number), None)
+        if twin is None:
+            return outcome
+        return replace(
+            outcome,
+            objective=twin.objective,
+            measurement=twin.measurement,
+            quality=twin.quality,
+            failure=twin.failure,
+        )
+
+    def _twin(self, candidate: Candidate, effective: Mapping[str, Json]) -> int | None:
+        return self._twins.get(self.planner.effective_identity(candidate, effective))
+
+    def _remember(self, trial: Trial) -> None:
+        outcome = trial.outcome
+        self._history.add(trial)
+        if outcome.status is Status.MEASURED:
+            if outcome.server is not None:
+                identity = self.planner.effective_identity(outcome.candidate, outcome.server.effective)
+                self._twins.setdefault(identity, trial.number)
+            if outcome.quality is not None:
+                self._known_quality.setdefault(self.planner.numerics(outcome.candidate), outcome.quality)
+
+    # -- when to end ----------------------------------------------------------------------------------------
+
+    def _search_over(self) -> str | None:
+        """Why the search ends now and confirmation begins; None to go on."""
+        least = _CONFIRM_PAIRS[0] * 2
+        done = self._history.spent(self._since)
+        if self.budget.trials is not None and done + self._reserve(self.budget.trials, least) >= self.budget.trials:
+            return f"the budget of {self.budget.trials} trials is spent"
+        if self.budget.seconds is not None:
+            typical = self._history.typical_seconds()
+            reserve = typical * self._reserve(int(self.budget.seconds / typical) if typical else least, least)
+            if self._elapsed() + reserve + typical > self.budget.seconds:
+                return f"the budget of {self.budget.seconds / 60:.0f} min is spent"
+        gain = self.optimizer.expected_gain()
+        if gain is not None and gain < self.budget.min_gain:
+            return f"the model expects less than {self.budget.min_gain:.1%} more"
+        return None
+
+    @staticmethod
+    def _reserve(total: int, least: int) -> int:
+        """Trials kept back for confirmation: its least, but at most a third of everything."""
+        return min(least, total // 3)
+
+    def _out_of_budget(self, *, slack: float) -> bool:
+        """Whether another trial does not fit; ``slack`` typical trials must still fit in the time."""
+        if self.budget.trials is not None and self._history.spent(self._since) >= self.budget.trials:
+            return True
+        if self.budget.seconds is None:
+            return False
+        return self._elapsed() + slack * self._history.typical_seconds() > self.budget.seconds
+
+    def _elapsed(self) -> float:
+        return self._spent_before + time.monotonic() - self._began
+
+    def _stop_if_hopeless(self) -> None:
+        outcome = self._history.repeated_cause(_SAME_CAUSE)
+        if outcome is None or outcome.failure is None:
+            return
+        failure = outcome.failure
+        whose = {Blame.MACHINE: "the machine", Blame.USER: "the input", Blame.CONFIGURATION: "the space"}[failure.blame]
+        advice = f" {failure.advice}" if failure.advice else ""
+        raise StudyStopped(
+            f"{_SAME_CAUSE} trials in a row failed alike ({whose} is at fault): {failure.cause}.{advice}"
+        )
+
+    # -- resume ---------------------------------------------------------------------------------------------
+
+    def _resume(self) -> None:
+        """Read every closed trial back; a run that was cut off goes on with what it had left."""
+        self._history = History(objective=self.info.objective, baseline_key=self.planner.baseline().key)
+        past = self.optimizer.past()
+        for item in past:
+            if item.record:
+                outcome = from_record(item.record)
+                self._remember(Trial(number=item.number, origin=item.origin, outcome=outcome))
+        state = self._state()
+        if state.get("finished", False) or "since" not in state:
+            self._since = max((item.number for item in past), default=-1) + 1
+        else:
+            self._since = int(state["since"])
+            self._spent_before = self._history.seconds(self._since)
+        if past:
+            self.observer.message(f"going on with {len(past)} earlier trials of study {self.info.name}")
+        self._mark(finished=False)
+
+    def _seen(self, candidate: Candidate) -> bool:
+        identity = self.planner.identity(candidate)
+        return any(
+            self.planner.identity(t.outcome.candidate) == identity
+            for t in self._history.trials
+            if t.outcome.status not in (Status.DISTURBED, Status.INTERRUPTED)
+        )
+
+    def _state(self) -> dict[str, int | bool]:
+        try:
+            state = json.loads(self._state_file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return state if isinstance(state, dict) else {}
+
+    def _mark(self, *, finished: bool) -> None:
+        self._state_file.parent.mkdir(parents=True, exist_ok=True)
+        fresh = self._state_file.with_suffix(".tmp")
+        fresh.write_text(json.dumps({"since": self._since, "finished": finished}), encoding="utf-8")
+        fresh.replace(self._state_file)
+
+    @property
+    def _state_file(self) -> Path:
+        return self.info.directory / "progress.json"
+
+    def _directory(self, number: int) -> Path:
+        return self.info.directory / "trials" / f"{number:04d}"
+
+    # -- results --------------------------------------------------------------------------------------------
+
+    def _judgement(self) -> Judgement | None:
+        winner = self._history.winner()
+        return None if winner is None else self._history.judge(winner, self.compare)
+
+    def summary(self) -> dict[str, Json]:
+        """Plain figures for trackers and scripts."""
+        return summarise(self._history, self._judgement())
+
+
+def summarise(history: History, judgement: Judgement | None) -> dict[str, Json]:
+    """A study in plain values: baseline, winner, gain with its interval, trials by status."""
+    baseline, winner = history.baseline(), history.winner()
+    counts: dict[str, int] = {}
+    for trial in history.trials:
+        counts[trial.outcome.status.value] = counts.get(trial.outcome.status.value, 0) + 1
+    summary: dict[str, Json] = {
+        "objective": history.objective.metric,
+        "maximize": history.objective.maximize,
+        "unit": history.objective.unit,
+        "trials": counts,
+        "baseline": None if baseline is None else {"trial": baseline.number, "value": baseline.value},
+        "winner": None,
+    }
+    if winner is not None:
+        summary["winner"] = {
+            "trial": winner.number,
+            "value": winner.value,
+            "confirmed": winner.confirmed,
+            "assignment": dict(winner.candidate.assignment),
+            "arguments": dict(winner.candidate.arguments),
+            "environment": dict(winner.candidate.environment),
+        }
+    if judgement is not None:
+        summary["judgement"] = {
+            "verdict": judgement.verdict,
+            "gain": judgement.gain,
+            "low": judgement.low,
+            "high": judgement.high,
+            "basis": judgement.basis,
+        }
+    return summary
+
+
+def _fresh_seed(seed: int, study: str, number: int, attempt: int) -> int:
+    """A seed that no other trial of this study used, the same again on a rerun of the same try."""
+    text = f"{seed}/{study}/{number}/{attempt}".encode()
+    return int.from_bytes(hashlib.sha256(text).digest()[:4], "big") & 0x7FFFFFFF

@@ -1,0 +1,159 @@
+"""The live view of a study: a status line that moves in a terminal, plain lines in a pipe."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from tuner.model.candidate import Candidate
+from tuner.model.outcome import Outcome, Status
+from tuner.model.workload import Objective
+
+__all__ = ["StudyView", "describe", "number"]
+
+_MARKS = {
+    Status.MEASURED: ("✓", "green"),
+    Status.BEHIND: ("↓", "yellow"),
+    Status.EXCLUDED: ("–", "dim"),
+    Status.DUPLICATE: ("=", "dim"),
+    Status.BROKEN: ("✗", "red"),
+    Status.DISTURBED: ("!", "magenta"),
+    Status.INTERRUPTED: ("■", "magenta"),
+}
+_PHASE_WIDTH = 20
+
+
+class StudyView:
+    """Shows a study as it goes on. Implements :class:`tuner.ports.Observer`; a context manager.
+
+    In a terminal finished trials scroll up above a status line (trial, phase, best against baseline, time left).
+    In a pipe every event is one line. With ``quiet`` nothing is shown.
+    """
+
+    def __init__(
+        self, console: Console, objective: Objective, *, budget_s: float | None = None, quiet: bool = False
+    ) -> None:
+        self._console = console
+        self._objective = objective
+        self._budget_s = budget_s
+        self._quiet = quiet
+        self._began = time.monotonic()
+        self._baseline: float | None = None
+        self._best: float | None = None
+        self._trial = ""
+        self._phase = ("preparing", "")
+        self._phase_began = self._began
+        self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal and not self._quiet:
+            self._live = Live(get_renderable=self._status, console=self._console, refresh_per_second=2, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def trial_started(self, number: int, candidate: Candidate, *, done: int, total: int | None) -> None:
+        """See :class:`tuner.ports.Observer`."""
+        of = f" of {total}" if total is not None else ""
+        self._trial = f"trial {done + 1}{of} (#{number})"
+        self._phase = ("starting", "")
+        self._phase_began = time.monotonic()
+        self._line(Text.assemble((f"{self._trial} ", "bold"), describe(candidate)), live=False)
+
+    def phase(self, phase: str, detail: str) -> None:
+        """See :class:`tuner.ports.Observer`."""
+        changed = phase != self._phase[0]
+        if changed:
+            self._phase_began = time.monotonic()
+        self._phase = (phase, detail)
+        if changed and self._live is None:
+            self._line(Text(f"  {phase}{': ' + detail if detail else ''}", style="dim"))
+
+    def trial_ended(self, number: int, outcome: Outcome, *, is_best: bool) -> None:
+        """See :class:`tuner.ports.Observer`."""
+        if outcome.candidate.origin == "baseline" and outcome.objective is not None:
+            self._baseline = outcome.objective
+        if is_best or (self._best is None and outcome.feasible):
+            self._best = outcome.objective
+        mark, style = _MARKS[outcome.status]
+        line = Text.assemble((f"{mark} ", style), (f"#{number:<3} ", "bold"), self._result(outcome))
+        if is_best:
+            line.append("  ← best", style="bold green")
+        line.append(f"  {describe(outcome.candidate)}", style="dim")
+        self._line(line)
+
+    def message(self, text: str) -> None:
+        """See :class:`tuner.ports.Observer`."""
+        self._line(Text(f"· {text}", style="cyan"))
+
+    def _result(self, outcome: Outcome) -> Text:
+        seconds = outcome.seconds.get("total")
+        took = f" in {seconds:.0f} s" if seconds else ""
+        if outcome.status is Status.BEHIND:
+            bound = "" if outcome.objective is None else f" (at best {number(outcome.objective, self._objective)})"
+            return Text(f"stopped early, behind the best{bound}{took}")
+        if outcome.status is Status.DUPLICATE:
+            return Text(f"runs the same as #{outcome.twin}: not measured again")
+        if outcome.exclusion is not None:
+            return Text(f"not launched: {outcome.exclusion.reason}")
+        if outcome.failure is not None:
+            return Text(f"{outcome.failure.kind}: {outcome.failure.cause}{took}")
+        if outcome.objective is None:
+            return Text(outcome.status.value)
+        text = Text(number(outcome.objective, self._objective))
+        estimate = outcome.measurement.objective if outcome.measurement else None
+        if estimate is not None and len(estimate.samples) > 1 and estimate.value:
+            text.append(f" ±{(estimate.high - estimate.low) / 2 / abs(estimate.value):.1%}")
+        if self._baseline and outcome.candidate.origin != "baseline":
+            text.append(f" ({outcome.objective / self._baseline:.2f}× default)")
+        missed = [name.removeprefix("limit:") for name, value in outcome.constraints.items() if value > 0]
+        if missed:
+            text.append(f" misses {', '.join(missed)}", style="red")
+        text.append(took)
+        return text
+
+    def _status(self) -> Group:
+        grid = Table.grid(padding=(0, 2))
+        phase, detail = self._phase
+        waited = time.monotonic() - self._phase_began
+        cells = [
+            Text(self._trial or "study", style="bold"),
+            Text(f"{phase[:_PHASE_WIDTH]} {waited:.0f} s", style="cyan"),
+            Text(detail[: max(10, self._console.width - 100)], style="dim"),
+        ]
+        if self._best is not None:
+            against = f" ({self._best / self._baseline:.2f}× default)" if self._baseline else ""
+            cells.append(Text(f"best {number(self._best, self._objective)}{against}", style="green"))
+        if self._budget_s is not None:
+            left = max(0.0, self._budget_s - (time.monotonic() - self._began))
+            cells.append(Text(f"{left / 60:.0f} min left"))
+        grid.add_row(*cells)
+        return Group(grid)
+
+    def _line(self, text: Text, *, live: bool = True) -> None:
+        if self._quiet or (self._live is not None and not live):
+            return
+        self._console.print(text, soft_wrap=True, highlight=False)
+
+
+def describe(candidate: Candidate) -> str:
+    """One line for people: what the sampler chose, or where the candidate comes from."""
+    if not candidate.assignment:
+        return "vLLM's defaults"
+    return " ".join(f"{name}={value}" for name, value in candidate.assignment.items())
+
+
+def number(value: float, objective: Objective) -> str:
+    """A figure of the objective with its unit."""
+    digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 10 else 3
+    return f"{value:,.{digits}f} {objective.unit}".strip()
