@@ -105,6 +105,7 @@ class QualityReport:
         metrics: ``accuracy/{score,score_se,drop,drop_se,agreement,agreement_floor}`` and one per lm-eval task.
         answers: per question id, 1.0 or 0.0, so that later comparisons are paired.
         completions: per fixed prompt id, greedy token texts, for agreement.
+        logprobs: per fixed prompt id, the log-probability (nats) of each of those tokens.
     """
 
     passed: bool
@@ -112,4 +113,5 @@ class QualityReport:
     metrics: Mapping[str, float] = field(default_factory=dict)
     answers: Mapping[str, float] = field(default_factory=dict)
     completions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    logprobs: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     seconds: float = 0.0
