@@ -1,0 +1,250 @@
+"""From a parameter as the files write it to one with numbers and labels, for one machine, model and workload."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tuner.model.expression import ExpressionError
+from tuner.model.json import Json, Scalar, finite
+from tuner.model.space import UNSET, Choice, Domain, Parameter, Range
+from tuner.spaces.kinds import parse_formula
+from tuner.spaces.loader import flatten
+from tuner.spaces.yamlfile import Located, Problem, SpaceError, plain
+
+__all__ = ["Static", "find_label", "make_parameter"]
+
+STATIC_ROOTS = frozenset({"hardware", "model", "workload"})
+_UNSET_WORD = "default"
+_ENTRY_KEYS = frozenset({"value", "arguments", "environment", "if", "source"})
+
+
+@dataclass(frozen=True)
+class Static:
+    """Evaluates what must be known before anything varies."""
+
+    scope: Mapping[str, object]
+
+    def value(self, node: Located, key: str) -> Json:
+        """The expression's value.
+
+        Raises:
+            SpaceError: it reads something that varies, or has no value.
+        """
+        expression = parse_formula(node)
+        odd = sorted(name for name in expression.names if name.split(".")[0] not in STATIC_ROOTS)
+        if odd:
+            raise SpaceError(
+                node.problem(
+                    key, f"may only read hardware, model and workload, not {', '.join(odd)}; see `when` and `forbid`"
+                )
+            )
+        try:
+            return expression.evaluate(self.scope)
+        except ExpressionError as error:
+            raise SpaceError(node.problem(key, str(error))) from None
+
+    def holds(self, parent: Located, key: str) -> bool:
+        """Whether the parent's ``if`` holds; true where there is none."""
+        node = parent.get("if")
+        return node is None or bool(self.value(node, f"{key}.if"))
+
+
+def make_parameter(name: str, node: Located, static: Static) -> tuple[Parameter | None, str]:
+    """The parameter ``name``, or None and why it has no values here.
+
+    Raises:
+        SpaceError: the files do not say what it needs.
+    """
+    key = f"parameters.{name}"
+    if not static.holds(node, key):
+        return None, ""
+    kind = plain(node.get("type"))
+    makers: Mapping[object, Callable[..., Domain]] = {
+        "int": _range,
+        "float": _range,
+        "choice": _choice,
+        "bool": _switch,
+    }
+    if kind not in makers:
+        raise SpaceError(node.problem(key, f"needs `type` ({', '.join(map(str, makers))})"))
+    flag, env = node.get("flag"), node.get("env")
+    if flag and env:
+        raise SpaceError(node.problem(key, "has both `flag` and `env`; one value goes to one place (or use a choice)"))
+    target = str(flag.value) if flag else f"env:{env.value}" if env else ""
+    if not target and not (kind == "choice" and _bundles(node)):
+        raise SpaceError(node.problem(key, "needs `flag` or `env` (or, for a choice, values with `arguments`)"))
+    domain = makers[kind](key, node, static)
+    if isinstance(domain, Range) and domain.low > domain.high:
+        return None, f"{name} is not searched: nothing lies between {domain.low:g} and {domain.high:g} here"
+    if isinstance(domain, Choice) and not domain.values:
+        return None, f"{name} is not searched: none of its values is for this hardware and model"
+    if isinstance(domain, Choice) and _bundles(node):
+        domain, target = _bundle(domain, node, target), ""
+    when = node.get("when")
+    return Parameter(
+        name=name,
+        target=target,
+        domain=domain,
+        when=parse_formula(when) if when else None,
+        default=_default(key, node, domain),
+        numerics=plain(node.get("numerics")) is True,
+        recompiles=plain(node.get("recompiles")) is True,
+    ), ""
+
+
+def find_label(domain: Domain, value: Json) -> Scalar:
+    """``value`` as assignments of this domain hold it.
+
+    Raises:
+        KeyError: a choice has no such label, or a range is given no number.
+    """
+    if isinstance(domain, Range):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not finite(value):
+            raise KeyError(value)
+        number = min(max(value, domain.low), domain.high)
+        return round(number) if domain.integer else float(number)
+    for label in domain.values:
+        if type(label) is type(value) and label == value:
+            return label
+    for label in domain.values:
+        # Labels of a mapping are text in YAML: 1, true and "1", "true" are what a person means by them.
+        if _word(label) == _word(value):
+            return label
+    raise KeyError(value)
+
+
+def _word(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _bound(key: str, node: Located, name: str, static: Static) -> float:
+    entry = node.get(name)
+    if entry is None:
+        raise SpaceError(node.problem(key, f"needs `{name}`"))
+    value = static.value(entry, f"{key}.{name}")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise SpaceError(entry.problem(f"{key}.{name}", f"gives {value!r} here, not a number"))
+    return value
+
+
+def _range(key: str, node: Located, static: Static) -> Range:
+    for odd in ("values", "ordinal"):
+        if odd in node.mapping:
+            raise SpaceError(node.problem(f"{key}.{odd}", "belongs to `type: choice`"))
+    integer = plain(node.get("type")) == "int"
+    low, high = _bound(key, node, "low", static), _bound(key, node, "high", static)
+    step = _bound(key, node, "step", static) if node.get("step") else None
+    log, base = plain(node.get("log")) is True, plain(node.get("base"))
+    if integer:
+        low, high = math.ceil(low), math.floor(high)
+    if step is not None and (step <= 0 or (integer and step != int(step))):
+        raise SpaceError(node.problem(f"{key}.step", f"is {step:g}; it must be above 0 (and whole for `type: int`)"))
+    if log and low <= 0:
+        raise SpaceError(node.problem(f"{key}.low", f"is {low:g}, but a logarithmic range starts above 0"))
+    if base is not None and not (log and integer):
+        raise SpaceError(node.problem(f"{key}.base", "needs `type: int` and `log: true`"))
+    if step is not None and high > low:
+        high = low + math.floor((high - low) / step + 1e-9) * step
+    return Range(low=low, high=high, step=step, log=log, integer=integer, base=2 if base == 2 else None)
+
+
+def _switch(key: str, node: Located, _: Static) -> Choice:
+    for odd in ("low", "high", "step", "log", "values"):
+        if odd in node.mapping:
+            raise SpaceError(node.problem(f"{key}.{odd}", "does not belong to `type: bool`"))
+    return Choice(values={True: True, False: False})
+
+
+def _choice(key: str, node: Located, static: Static) -> Choice:
+    values = node.get("values")
+    if values is None:
+        raise SpaceError(node.problem(key, "needs `values`"))
+    for odd in ("low", "high", "step", "log"):
+        if odd in node.mapping:
+            raise SpaceError(node.problem(f"{key}.{odd}", "does not belong to `type: choice`"))
+    out: dict[Scalar, object] = {}
+    for label, entry in _labelled(key, values):
+        path = f"{key}.values.{_word(label)}"
+        if any(_word(label) == _word(known) for known in out):
+            raise SpaceError(entry.problem(path, "stands here for the second time"))
+        if static.holds(entry, path):
+            out[label] = _value(path, entry)
+    return Choice(values=out, ordinal=plain(node.get("ordinal")) is True)  # type: ignore[arg-type]
+
+
+def _labelled(key: str, values: Located) -> list[tuple[Scalar, Located]]:
+    if isinstance(values.value, dict):
+        return [(label, entry) for label, entry in values.value.items() if entry.value is not None]
+    out: list[tuple[Scalar, Located]] = []
+    for number, entry in enumerate(values.items):
+        given = entry.get("value") if isinstance(entry.value, dict) else entry
+        if given is None or isinstance(given.value, list | dict):
+            problem = "lists only single values; write a mapping of labels for lists, mappings and `arguments`"
+            raise SpaceError(entry.problem(f"{key}.values[{number}]", problem))
+        out.append((given.value, entry))
+    return out
+
+
+def _value(path: str, entry: Located) -> object:
+    if not isinstance(entry.value, dict):
+        return UNSET if entry.value == _UNSET_WORD else plain(entry)
+    if "value" in entry.value:
+        return plain(entry.value["value"])
+    if not {"arguments", "environment"} & set(entry.value):
+        raise SpaceError(entry.problem(path, "needs `value`, `arguments` or `environment` (or the word `default`)"))
+    return UNSET
+
+
+def _bundles(node: Located) -> bool:
+    """Whether some alternative sets more than the parameter's own flag."""
+    values = node.get("values")
+    entries = [*values.mapping.values(), *values.items] if values else []
+    return any({"arguments", "environment"} & set(entry.mapping) for entry in entries)
+
+
+def _bundle(domain: Choice, node: Located, target: str) -> Choice:
+    """Every alternative as the arguments and variables it sets, the parameter's own flag among them."""
+    values = node.get("values")
+    entries = dict(_labelled("", values)) if values else {}
+    out: dict[Scalar, object] = {}
+    for label, value in domain.values.items():
+        entry = entries[label]
+        arguments: dict[str, Json] = {}
+        environment: dict[str, str] = {}
+        if value is not UNSET and target.startswith("env:"):
+            environment[target[4:]] = env_text(value)  # type: ignore[arg-type]
+        elif value is not UNSET and target:
+            arguments[target] = value  # type: ignore[assignment]
+        given, variables = entry.get("arguments"), entry.get("environment")
+        arguments |= {name: plain(item) for name, item in flatten(given.mapping).items()} if given else {}
+        environment |= {name: env_text(plain(item)) for name, item in variables.mapping.items()} if variables else {}
+        parts = {"arguments": arguments, "environment": environment}
+        out[label] = {name: part for name, part in parts.items() if part} or UNSET
+    return Choice(values=out, ordinal=domain.ordinal)  # type: ignore[arg-type]
+
+
+def env_text(value: Json) -> str:
+    """A value as an environment variable holds it; vLLM reads booleans as 1 and 0."""
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    return str(value)
+
+
+def _default(key: str, node: Located, domain: Domain) -> Scalar:
+    entry = node.get("default")
+    if entry is None or isinstance(entry.value, list | dict):
+        if isinstance(domain, Choice):
+            return next((label for label, value in domain.values.items() if value is UNSET), None)
+        return None
+    try:
+        if isinstance(domain, Range):
+            find_label(domain, entry.value)
+            return entry.value
+        return find_label(domain, entry.value)
+    except KeyError:
+        if isinstance(domain, Range):
+            raise SpaceError(Problem(entry.file, entry.line, f"{key}.default", "must be a number")) from None
+        # vLLM's default need not be among the alternatives.
+        return entry.value
