@@ -181,7 +181,7 @@ def _kv_bytes_per_token(facts: ModelFacts) -> dict[str, float]:
     index = facts.extra.get("index_head_dim")
     # The indexer of sparse MLA keeps one more fp8 vector with a 4-byte scale per 128 elements (DeepSeek-V3.2).
     indexer = _count(index) * (1 + 4 / 128) if index else 0.0
-    sparse = 656.0 if index and facts.mla_rank == 576 else float(elements)  # noqa: PLR2004
+    sparse = 656.0 if index and facts.mla_rank == 576 else float(elements)
     return {"auto": layers * (elements * bytes_16 + indexer), "fp8": layers * (sparse + indexer)}
 
 

@@ -94,9 +94,9 @@ def batch_defaults(hardware: Hardware, arguments: Mapping[str, Json]) -> tuple[i
     """
     if hardware.platform == "cpu":
         tokens, seqs = 2048 * hardware.count, 128 * hardware.count
-    elif hardware.memory_gib >= 160:  # noqa: PLR2004
+    elif hardware.memory_gib >= 160:
         tokens, seqs = 16384, 1024
-    elif hardware.memory_gib >= 70 and "a100" not in hardware.device.lower():  # noqa: PLR2004
+    elif hardware.memory_gib >= 70 and "a100" not in hardware.device.lower():
         tokens, seqs = 8192, 1024
     else:
         tokens, seqs = 2048, 256
@@ -159,7 +159,8 @@ def estimate(
 
 def _weights_gib(model: ModelFacts, flat: Mapping[str, Json], tensor: int, pipeline: int, data: int) -> float:
     """Weights of the fullest rank. Experts are split over tensor and data ranks, the rest over tensor ranks
-    (config/parallel.py: "MoE layers will be sharded according to the product" of the two)."""
+    (config/parallel.py: "MoE layers will be sharded according to the product" of the two).
+    """
     count = parts(model)
     plain = 4.0 if model.dtype == "float32" else 2.0
     online = str(flat.get("quantization") or "")
@@ -218,7 +219,7 @@ def _graphs_gib(flat: Mapping[str, Json], hardware: Hardware, model: ModelFacts,
 
 def _captures(largest: int) -> int:
     small = sum(size <= largest for size in (1, 2, 4))
-    return small + max(0, min(largest, 255) // 8) + (max(0, (largest - 256) // 16 + 1) if largest >= 256 else 0)  # noqa: PLR2004
+    return small + max(0, min(largest, 255) // 8) + (max(0, (largest - 256) // 16 + 1) if largest >= 256 else 0)
 
 
 def _kv_bytes_per_token(flat: Mapping[str, Json], model: ModelFacts, tensor: int, pipeline: int) -> float:
