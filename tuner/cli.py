@@ -66,7 +66,7 @@ def _version(value: bool) -> None:
 
 
 @app.callback(invoke_without_command=True)
-def tune(  # noqa: PLR0915 - one option a line; there is nothing to split
+def tune(
     context: typer.Context,
     hardware: Annotated[
         str | None,

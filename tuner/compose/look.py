@@ -1,0 +1,184 @@
+"""Looking at a study that was: report, export, the MLflow UI."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tuner.compose.options import Places
+from tuner.errors import InputError
+from tuner.model.history import History, Trial
+from tuner.model.json import Json
+from tuner.model.outcome import Status
+from tuner.model.workload import Objective
+
+__all__ = ["Study", "export_study", "load", "open_ui", "report_study"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """A study read back: what it was about, and its trials."""
+
+    directory: Path
+    about: Mapping[str, Json]
+    history: History
+
+
+def load(directory: Path, name: str | None, storage: str | None) -> Study:
+    """Read a study back; without a name, the one that was written to last.
+
+    Raises:
+        InputError: there is none, several are meant, or its files cannot be read.
+    """
+    from tuner.model.records import from_record  # noqa: PLC0415
+    from tuner.search import read_trials  # noqa: PLC0415
+
+    root = directory.expanduser().absolute()
+    folder = _folder(root, name)
+    about = _about(folder)
+    url = Places.of(directory, storage or _text(about, "storage"), None).storage
+    raw = about.get("objective")
+    objective = Objective(**raw) if isinstance(raw, Mapping) else Objective()  # type: ignore[arg-type]
+    history = History(objective=objective, baseline_key=_text(about, "baseline_key") or "")
+    for past in read_trials(url, _text(about, "name") or folder.name):
+        if past.record:
+            try:
+                outcome = from_record(past.record)
+            except ValueError as error:
+                raise InputError(
+                    f"study {folder.name}, trial {past.number}: {error}; was it written by another version?"
+                ) from None
+            history.add(Trial(number=past.number, origin=past.origin, outcome=outcome))
+    return Study(directory=folder, about=about, history=history)
+
+
+def _folder(root: Path, name: str | None) -> Path:
+    if name is not None:
+        folder = root / name
+        if not (folder / "study.json").is_file():
+            raise InputError(f"study {name!r}: none of that name in {root}")
+        return folder
+    found = sorted(root.glob("*/study.json"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise InputError(f"{root}: holds no study yet; run tune --hardware NAME first, or give --directory")
+    return found[-1].parent
+
+
+def _about(folder: Path) -> dict[str, Json]:
+    path = folder / "study.json"
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read ({error})") from None
+    if not isinstance(about, dict):
+        raise InputError(f"{path}: is no study file")
+    return about
+
+
+def _text(about: Mapping[str, Json], key: str) -> str | None:
+    value = about.get(key)
+    return value if isinstance(value, str) else None
+
+
+def report_study(
+    directory: Path, name: str | None, storage: str | None, *, trial: int | None, table: Path | None, as_json: bool
+) -> None:
+    """Print a study or one trial of it; or write its trials as a table."""
+    from rich.console import Console  # noqa: PLC0415
+
+    from tuner import report  # noqa: PLC0415
+    from tuner.measuring.statistics import compare  # noqa: PLC0415
+
+    study = load(directory, name, storage)
+    console = Console()
+    if table is not None:
+        count = report.write_table(study.history, table)
+        sys.stdout.write(f"{count} trials written to {table}\n")
+        return
+    if trial is not None:
+        found = _trial(study, trial)
+        document = report.trial_document(found)
+        if as_json:
+            sys.stdout.write(json.dumps(document, indent=1) + "\n")
+        else:
+            report.print_trial(console, found, study.history.objective)
+        return
+    winner = study.history.winner()
+    judgement = study.history.judge(winner, compare) if winner else None
+    if as_json:
+        sys.stdout.write(json.dumps(report.study_document(study.history, judgement, study.about), indent=1) + "\n")
+    else:
+        report.print_study(console, study.history, judgement, study.about)
+
+
+def _trial(study: Study, number: int) -> Trial:
+    for trial in study.history.trials:
+        if trial.number == number:
+            return trial
+    last = max((t.number for t in study.history.trials), default=None)
+    known = "it has no trials" if last is None else f"it has trials 0 to {last}"
+    raise InputError(f"--trial {number}: not in study {study.directory.name}; {known}")
+
+
+def export_study(
+    directory: Path, name: str | None, storage: str | None, *, output: Path, trial: int | None, as_json: bool
+) -> None:
+    """Write the winner (or one trial) as YAML, read back by vLLM's own parser.
+
+    Raises:
+        InputError: nothing to export, the target cannot be written, or the study was a replay.
+        RunError: vLLM's parser reads something else than what was measured.
+    """
+    from tuner.export import export_winner  # noqa: PLC0415
+    from tuner.measuring.statistics import compare  # noqa: PLC0415
+    from tuner.spaces import read_back  # noqa: PLC0415
+
+    study = load(directory, name, storage)
+    history = study.history
+    chosen = _trial(study, trial) if trial is not None else None
+    if chosen is not None:
+        if chosen.outcome.status is not Status.MEASURED:
+            raise InputError(f"--trial {trial}: was not measured ({chosen.outcome.status.value}); nothing to export")
+        candidate, contender = chosen.outcome.candidate, None
+    else:
+        contender = history.winner()
+        if contender is None:
+            raise InputError(f"study {study.directory.name}: no configuration is feasible yet; nothing to export")
+        candidate = contender.candidate
+    judgement = history.judge(contender, compare) if contender else None
+    if contender is not None and judgement is not None and judgement.verdict == "worse":
+        raise InputError(
+            f"study {study.directory.name}: nothing beats vLLM's defaults; give --trial N to export one all the same"
+        )
+    result = export_winner(
+        candidate,
+        about=study.about,
+        history=history,
+        contender=contender,
+        judgement=judgement,
+        output=output,
+        reader=lambda path: read_back((sys.executable,), path),
+    )
+    if as_json:
+        sys.stdout.write(
+            json.dumps({"yaml": str(output), "checked": result.checked, "notes": list(result.notes)}) + "\n"
+        )
+        return
+    for note in result.notes:
+        sys.stdout.write(f"{note}\n")
+    sys.stdout.write(f"{output}: run it with  vllm serve --config {output}\n")
+
+
+def open_ui(directory: Path, tracking_uri: str | None, port: int) -> int:
+    """Open the MLflow UI on the studies' store; returns its exit code."""
+    places = Places.of(directory, None, tracking_uri)
+    if tracking_uri is None and not (places.root / "mlflow.db").is_file():
+        raise InputError(
+            f"{places.root}: holds no MLflow store yet; run tune --hardware NAME first, or give --directory"
+        )
+    from tuner.tracking import open_ui as show  # noqa: PLC0415
+
+    return show(places.tracking_uri, port=port)

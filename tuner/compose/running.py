@@ -1,0 +1,240 @@
+"""A study from options: join the adapters, run the loop, say what came of it."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tuner.compose.options import Options, Places, check_writable, split_command
+from tuner.compose.planning import make_plan
+from tuner.errors import InputError
+from tuner.model.json import Json
+from tuner.ports import StudyInfo, TrialRunner
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tuner.spaces import Plan
+    from tuner.study import Result
+
+__all__ = ["run_study"]
+
+_DEMO = "HuggingFaceTB/SmolLM2-135M-Instruct"
+
+
+def run_study(options: Options) -> None:
+    """Run or go on with a study, then print the result and where to look next.
+
+    Raises:
+        InputError: found before anything was started.
+        StudyStopped: the study ended itself.
+    """
+    from rich.console import Console  # noqa: PLC0415
+
+    from tuner.measuring.statistics import compare  # noqa: PLC0415
+    from tuner.search import OptunaOptimizer  # noqa: PLC0415
+    from tuner.study import Budget, Study  # noqa: PLC0415
+    from tuner.tracking import MlflowTracker  # noqa: PLC0415
+    from tuner.view import StudyView  # noqa: PLC0415
+
+    console = Console(stderr=options.as_json)
+    plan = make_plan(_with_demo_model(options), need_machine=True)
+    blocked = plan.planner.exclusion(plan.planner.baseline())
+    if blocked is not None:
+        raise InputError(f"{plan.model.name} on {plan.hardware.name} cannot start: {blocked.reason}")
+    places = options.places
+    name = options.study_name(plan.model.name, plan.workload.name)
+    directory = places.study(name)
+    check_writable(places.root)
+    check_writable(directory)
+    objective, limits = options.parsed_objective, options.parsed_limits
+    info = StudyInfo(
+        name=name,
+        hardware=plan.hardware.name,
+        model=plan.model.name,
+        workload=plan.workload,
+        objective=objective,
+        limits=limits,
+        directory=directory,
+        versions=_versions(plan),
+        facts=_facts(options, plan),
+    )
+    with ExitStack() as stack:
+        stack.enter_context(_devices_locked(options, name))
+        optimizer = OptunaOptimizer(
+            plan.space,
+            plan.planner,
+            storage=places.storage,
+            study_name=name,
+            sampler=options.sampler,
+            objective=objective,
+            limits=limits,
+            seed=options.seed,
+            budget_trials=options.trials,
+            workload=plan.workload,
+            facts={"kind": _kind(options)},
+        )
+        _write_study_file(directory, info, places, plan)
+        view = stack.enter_context(
+            StudyView(console, objective, budget_s=options.budget_seconds, quiet=options.as_json)
+        )
+        for note in plan.notes:
+            view.message(note)
+        tracker = MlflowTracker(places.tracking_uri, spool=directory / "spool", say=view.message)
+        study = Study(
+            info=info,
+            planner=plan.planner,
+            optimizer=optimizer,
+            runner=_runner(options, plan, directory),
+            tracker=tracker,
+            observer=view,
+            compare=compare,
+            budget=Budget(trials=options.trials, seconds=options.budget_seconds),
+            seed=options.seed,
+            check_quality=options.check_quality and _kind(options) == "vllm",
+        )
+        result = study.run()
+    _conclude(console, options, info, result, study.summary())
+
+
+def _with_demo_model(options: Options) -> Options:
+    """The CPU profile's default model is fetched where no hub is at hand."""
+    from dataclasses import replace  # noqa: PLC0415
+
+    if options.model is not None or options.hardware != "cpu" or options.trial_command or options.replay:
+        return options
+    from tuner.demo import demo_model  # noqa: PLC0415
+
+    return replace(options, model=str(demo_model()))
+
+
+def _kind(options: Options) -> str:
+    if options.trial_command is not None:
+        return "external"
+    return "replay" if options.replay is not None else "vllm"
+
+
+def _runner(options: Options, plan: Plan, directory: Path) -> TrialRunner:
+    objective, limits = options.parsed_objective, options.parsed_limits
+    if options.trial_command is not None:
+        from tuner.serving.external import ExternalRunner  # noqa: PLC0415
+
+        return ExternalRunner(
+            split_command("--trial-command", options.trial_command), objective=objective, limits=limits
+        )
+    if options.replay is not None:
+        from tuner.serving.replay import ReplayRunner  # noqa: PLC0415
+
+        return ReplayRunner(options.replay, objective=objective, seed=options.seed)
+    from tuner.measuring import BenchLoadGenerator  # noqa: PLC0415
+    from tuner.quality import QualitySuite  # noqa: PLC0415
+    from tuner.serving import VllmLauncher  # noqa: PLC0415
+    from tuner.trial import VllmTrial  # noqa: PLC0415
+
+    command = None if options.vllm_command is None else split_command("--vllm-command", options.vllm_command)
+    launcher = VllmLauncher(
+        plan.model.name,
+        study_dir=directory,
+        vllm_command=command,
+        warm=options.warm,
+        environment={},
+        weight_bytes=plan.model.weight_bytes,
+        platform=plan.hardware.platform,
+        trust_remote_code=options.trust_remote_code,
+    )
+    load = BenchLoadGenerator(plan.workload, objective, limits, price_per_hour=options.price)
+    return VllmTrial(
+        launcher=launcher,
+        load=load,
+        quality=QualitySuite(allowed_drop=options.max_drop, tasks=options.lm_eval),
+        objective=objective,
+    )
+
+
+@contextmanager
+def _devices_locked(options: Options, name: str) -> Iterator[None]:
+    """One study per set of devices; an external command or a replay takes none."""
+    if _kind(options) != "vllm":
+        yield
+        return
+    from tuner.serving import DeviceLock  # noqa: PLC0415
+
+    with DeviceLock(study=name):
+        yield
+
+
+def _versions(plan: Plan) -> dict[str, str]:
+    from tuner import __version__  # noqa: PLC0415
+
+    versions = {"tune": __version__, "python": platform.python_version(), "vllm": plan.vllm_version or "unknown"}
+    for name in ("optuna", "mlflow", "torch"):
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _facts(options: Options, plan: Plan) -> dict[str, Json]:
+    hardware = plan.hardware
+    return {
+        "kind": _kind(options),
+        "device": hardware.device,
+        "devices": hardware.count,
+        "memory_gib": hardware.memory_gib,
+        "model_source": plan.model.source,
+        "space_digest": plan.space.digest,
+        "sampler": options.sampler,
+        "seed": options.seed,
+        "accuracy_checked": options.check_quality,
+        "parameters": [p.name for p in plan.space.parameters],
+    }
+
+
+def _write_study_file(directory: Path, info: StudyInfo, places: Places, plan: Plan) -> None:
+    """What `tune report` and `tune export` need to find and name this study again."""
+    from tuner.model.secrets import mask  # noqa: PLC0415
+
+    document = {
+        "name": info.name,
+        "hardware": info.hardware,
+        "model": info.model,
+        "workload": info.workload.name,
+        "objective": {
+            "metric": info.objective.metric,
+            "maximize": info.objective.maximize,
+            "unit": info.objective.unit,
+        },
+        "limits": [{"metric": x.metric, "bound": x.bound, "at_most": x.at_most} for x in info.limits],
+        "versions": dict(info.versions),
+        "facts": dict(info.facts),
+        "storage": mask(places.storage),
+        "tracking_uri": mask(places.tracking_uri),
+        "baseline_key": plan.planner.baseline().key,
+    }
+    fresh = directory / "study.json.tmp"
+    fresh.write_text(json.dumps(document, indent=1), encoding="utf-8")
+    fresh.replace(directory / "study.json")
+
+
+def _conclude(
+    console: Console, options: Options, info: StudyInfo, result: Result, summary: dict[str, Json]
+) -> None:
+    if options.as_json:
+        sys.stdout.write(json.dumps({"study": info.name, "reason": result.reason, **summary}, indent=1) + "\n")
+        return
+    from tuner.report import print_conclusion  # noqa: PLC0415
+
+    print_conclusion(console, result.history, result.judgement, reason=result.reason)
+    where = "" if options.directory == Path("tune-studies") else f" --directory {options.directory}"
+    console.print()
+    console.print(f"every trial:   tune ui{where}", highlight=False)
+    console.print(f"one trial:     tune report --trial N{where}", highlight=False)
+    console.print(f"the winner:    tune export --output best.yaml{where}", highlight=False)
+    console.print("               vllm serve --config best.yaml", highlight=False)
