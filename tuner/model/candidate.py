@@ -39,24 +39,16 @@ class Candidate:
     def nested(self) -> dict[str, Json]:
         """Arguments with dotted paths folded into dicts, as ``vllm serve --config`` wants them."""
         out: dict[str, Json] = {}
-        for path, value in self.arguments.items():
-            head, *rest = path.split(".")
-            if not rest:
-                existing = out.get(head)
-                both = isinstance(existing, dict) and isinstance(value, Mapping)
-                out[head] = {**value, **existing} if both else value  # type: ignore[dict-item]
-                continue
-            node = out.setdefault(head, {})
-            if not isinstance(node, dict):
-                node = dict(node) if isinstance(node, Mapping) else {}
-            out[head] = node
-            for step in rest[:-1]:
+        # Whole objects first, so that a dotted path refines them whichever was written first.
+        for path, value in sorted(self.arguments.items(), key=lambda item: item[0].count(".")):
+            *heads, last = path.split(".")
+            node = out
+            for step in heads:
                 child = node.get(step)
-                child = dict(child) if isinstance(child, Mapping) else {}
-                node[step] = child
-                node = child
-            node[rest[-1]] = value
-        return out
+                node[step] = fresh = dict(child) if isinstance(child, Mapping) else {}
+                node = fresh
+            node[last] = value
+        return {name: out[name] for name in dict.fromkeys(path.split(".")[0] for path in self.arguments)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,7 +55,5 @@ def test_bad_durations(text: str) -> None:
 @given(st.text(max_size=60))
 def test_any_text_is_read_or_refused_with_a_reason(text: str) -> None:
     for parse in (parse_duration, parse_limit, parse_objective):
-        try:
-            parse(text)
-        except ValueError as error:
-            assert str(error)
+        with contextlib.suppress(ValueError):
+            assert parse(text)
