@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import cast
 
 from tuner.model.expression import ExpressionError
 from tuner.model.json import Json, Scalar, finite
@@ -13,7 +14,7 @@ from tuner.spaces.kinds import parse_formula
 from tuner.spaces.loader import flatten
 from tuner.spaces.yamlfile import Located, Problem, SpaceError, plain
 
-__all__ = ["Static", "find_label", "make_parameter"]
+__all__ = ["Static", "env_text", "find_label", "make_parameter", "settings", "targets"]
 
 STATIC_ROOTS = frozenset({"hardware", "model", "workload"})
 _UNSET_WORD = "default"
@@ -75,7 +76,7 @@ def make_parameter(name: str, node: Located, static: Static) -> tuple[Parameter 
     target = str(flag.value) if flag else f"env:{env.value}" if env else ""
     if not target and not (kind == "choice" and _bundles(node)):
         raise SpaceError(node.problem(key, "needs `flag` or `env` (or, for a choice, values with `arguments`)"))
-    domain = makers[kind](key, node, static)
+    domain = _MAKERS[kind](key, node, static)
     if isinstance(domain, Range) and domain.low > domain.high:
         return None, f"{name} is not searched: nothing lies between {domain.low:g} and {domain.high:g} here"
     if isinstance(domain, Choice) and not domain.values:
@@ -113,6 +114,37 @@ def find_label(domain: Domain, value: Json) -> Scalar:
         if _word(label) == _word(value):
             return label
     raise KeyError(value)
+
+
+def settings(parameter: Parameter, label: Scalar) -> tuple[dict[str, Json], dict[str, str]]:
+    """The arguments and the environment that a value of a parameter sets; nothing where it leaves its flag away.
+
+    Raises:
+        KeyError: the parameter has no such value.
+    """
+    domain = parameter.domain
+    known = find_label(domain, label)
+    value: object = known if isinstance(domain, Range) else domain.values[known]
+    if value is UNSET:
+        return {}, {}
+    if not parameter.target:
+        parts = cast("Mapping[str, Mapping[str, Json]]", value)
+        variables = {name: env_text(item) for name, item in parts.get("environment", {}).items()}
+        return dict(parts.get("arguments", {})), variables
+    if parameter.target.startswith("env:"):
+        return {}, {parameter.target[4:]: env_text(cast("Json", value))}
+    return {parameter.target: cast("Json", value)}, {}
+
+
+def targets(parameter: Parameter) -> frozenset[str]:
+    """Every flag, dotted path and ``env:NAME`` that some value of the parameter sets."""
+    if parameter.target:
+        return frozenset({parameter.target})
+    found: set[str] = set()
+    for label in parameter.domain.values if isinstance(parameter.domain, Choice) else ():
+        arguments, environment = settings(parameter, label)
+        found |= {*arguments, *(f"env:{name}" for name in environment)}
+    return frozenset(found)
 
 
 def _word(value: object) -> str:
@@ -239,12 +271,19 @@ def _default(key: str, node: Located, domain: Domain) -> Scalar:
             return next((label for label, value in domain.values.items() if value is UNSET), None)
         return None
     try:
-        if isinstance(domain, Range):
-            find_label(domain, entry.value)
-            return entry.value
-        return find_label(domain, entry.value)
+        label = find_label(domain, entry.value)
     except KeyError:
         if isinstance(domain, Range):
             raise SpaceError(Problem(entry.file, entry.line, f"{key}.default", "must be a number")) from None
-        # vLLM's default need not be among the alternatives.
-        return entry.value
+        # vLLM's own default need not be among the alternatives; then no label means it.
+        return None
+    # A default outside the range stays what it is: it is what vLLM takes.
+    return entry.value if isinstance(domain, Range) else label
+
+
+_MAKERS: Mapping[object, Callable[[str, Located, Static], Domain]] = {
+    "int": _range,
+    "float": _range,
+    "choice": _choice,
+    "bool": _switch,
+}
