@@ -82,6 +82,6 @@ def degenerate(text: str) -> bool:
     if unreadable > 0.3 * len(bare):
         return True
     words = re.findall(r"\w+|[^\w\s]", text)
-    if len(words) >= 8 and len(set(words)) <= 2:
+    if len(words) >= 8 and len(set(words[-8:])) <= 2:
         return True
     return len(bare) >= 12 and len(set(bare)) <= 3
