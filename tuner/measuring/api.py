@@ -1,0 +1,117 @@
+"""The few HTTP calls that measuring makes to the server itself (the load comes from vLLM's own client)."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from tuner.measuring import prometheus
+from tuner.model.outcome import Blame, Failure
+from tuner.ports import MeasurementFailed, Server
+
+__all__ = ["Api"]
+
+MAX_BODY = 32 << 20
+_TOKENIZERS = 8
+"""Requests to ``/tokenize`` in flight: enough to hide their latency, few enough not to queue."""
+
+
+class Api:
+    """A session with one server. Close it (or use it as a context manager) to give the connections back."""
+
+    def __init__(self, server: Server, *, timeout_s: float = 30.0) -> None:
+        self._server = server
+        self.headers = {"Authorization": f"Bearer {server.api_key}"} if server.api_key else {}
+        # trust_env off: a proxy of the environment must never see traffic to 127.0.0.1.
+        self._client = httpx.Client(
+            base_url=server.base_url, headers=self.headers, timeout=timeout_s, trust_env=False, follow_redirects=False
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+    def metrics(self) -> prometheus.Snapshot | None:
+        """One reading of ``/metrics``; None if the server does not answer just now."""
+        try:
+            status, body = self._request("GET", "/metrics")
+        except httpx.HTTPError:
+            return None
+        if status != httpx.codes.OK:
+            return None
+        return prometheus.parse(body.decode("utf-8", errors="replace"), time=time.monotonic())
+
+    def model_card(self) -> dict[str, Any]:
+        """The first entry of ``/v1/models``: ``root`` is the checkpoint, ``max_model_len`` the longest request.
+
+        Raises:
+            MeasurementFailed: the server does not answer, or answers something else.
+        """
+        answer = self._json("GET", "/v1/models")
+        cards = answer.get("data") if isinstance(answer, dict) else None
+        if not isinstance(cards, list) or not cards or not isinstance(cards[0], dict):
+            raise self._failed("GET /v1/models names no model")
+        return cards[0]
+
+    def count_tokens(self, texts: Sequence[str]) -> list[int]:
+        """Length of each text in the model's own tokens (special tokens included, as for a completion).
+
+        Raises:
+            MeasurementFailed: ``/tokenize`` does not answer as it should.
+        """
+        with ThreadPoolExecutor(max_workers=_TOKENIZERS) as pool:
+            return list(pool.map(self._count, texts))
+
+    def reset_prefix_cache(self) -> bool:
+        """Empty the prefix cache; False where the server does not offer it (no development mode)."""
+        try:
+            status, _ = self._request("POST", "/reset_prefix_cache")
+        except httpx.HTTPError:
+            return False
+        return status == httpx.codes.OK
+
+    def _count(self, text: str) -> int:
+        answer = self._json("POST", "/tokenize", {"model": self._server.model_name, "prompt": text})
+        count = answer.get("count") if isinstance(answer, dict) else None
+        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+            raise self._failed("POST /tokenize gives no count")
+        return count
+
+    def _json(self, method: str, path: str, payload: dict[str, Any] | None = None) -> Any:
+        try:
+            status, body = self._request(method, path, payload)
+        except httpx.HTTPError as error:
+            raise self._failed(f"{method} {path}: {type(error).__name__}") from error
+        if status != httpx.codes.OK:
+            raise self._failed(f"{method} {path} answers {status}")
+        try:
+            return json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise self._failed(f"{method} {path} answers something that is not JSON") from error
+
+    def _request(self, method: str, path: str, payload: dict[str, Any] | None = None) -> tuple[int, bytes]:
+        with self._client.stream(method, path, json=payload) as response:
+            body = bytearray()
+            for chunk in response.iter_bytes():
+                body += chunk
+                if len(body) > MAX_BODY:
+                    raise httpx.DecodingError(f"body of more than {MAX_BODY} bytes")
+            return response.status_code, bytes(body)
+
+    def _failed(self, cause: str) -> MeasurementFailed:
+        dead = self._server.failure()
+        if dead is not None:
+            return MeasurementFailed(dead)
+        return MeasurementFailed(
+            Failure(kind="server-unresponsive", cause=cause, blame=Blame.MACHINE, retry=True, phase="measure")
+        )
