@@ -1,0 +1,249 @@
+"""The study's own page: best against baseline, the winner's YAML, a table of trials. Plain data, no mlflow."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tuner.model.candidate import Candidate
+from tuner.model.json import finite
+from tuner.model.workload import Objective
+from tuner.tracking.payload import Mask, legal, shown, yaml_text
+
+__all__ = ["Overview"]
+
+_SHOWN_TRIALS = 12
+"""Trials listed in the description; the artifacts ``trials.csv`` and ``trials.json`` have all."""
+
+_FIGURES = (
+    ("throughput/output", "Output throughput (tok/s)"),
+    ("throughput/requests", "Requests (req/s)"),
+    ("throughput/goodput", "Goodput (req/s)"),
+    ("latency/ttft_p50", "TTFT p50 (ms)"),
+    ("latency/ttft_p99", "TTFT p99 (ms)"),
+    ("latency/tpot_p50", "TPOT p50 (ms)"),
+    ("latency/e2e_p99", "E2E p99 (ms)"),
+    ("accuracy/score", "Accuracy"),
+    ("gpu/power_w", "Power (W)"),
+    ("cost/joules_per_mtok", "Energy (J/Mtok)"),
+    ("cost/price_per_mtok", "Price per Mtok"),
+)
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """Everything the parent run shows.
+
+    Attributes:
+        rows: one per ended trial (:func:`tuner.tracking.payload.row`).
+        summary: the study's own verdict; empty while it runs. Its keys ``winner.trial`` and ``judgement`` are used.
+        model: what goes to vLLM as the model.
+    """
+
+    title: str
+    model: str
+    objective: Objective
+    rows: Sequence[Row]
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    hide: Mask = field(default_factory=Mask)
+
+    @property
+    def baseline(self) -> Row | None:
+        measured = [row for row in self.rows if row["origin"] == "baseline" and row["objective"] is not None]
+        return measured[0] if measured else None
+
+    @property
+    def winner(self) -> Row | None:
+        """The study's winner; while it runs, the best feasible trial that is not the baseline's configuration."""
+        named = self.summary.get("winner")
+        if isinstance(named, Mapping):
+            for row in self.rows:
+                if row["number"] == named.get("trial"):
+                    return row
+        if self.summary:
+            return None
+        default = self.baseline["key"] if self.baseline else None
+        return self._best([row for row in self.rows if row["key"] != default])
+
+    def _best(self, rows: Sequence[Row]) -> Row | None:
+        feasible = [row for row in rows if row["feasible"] and row["objective"] is not None]
+        pick = max if self.objective.maximize else min
+        return pick(feasible, key=lambda row: row["objective"]) if feasible else None
+
+    def metrics(self) -> dict[str, float]:
+        """``best/…`` and ``baseline/…`` figures, the gain, and trials by state."""
+        found: dict[str, float] = {}
+        for name, row in (("baseline", self.baseline), ("best", self.winner or self.baseline)):
+            if row is not None:
+                found.update({f"{name}/{metric}": value for metric, value in row["metrics"].items()})
+                found[f"{name}/objective"] = row["objective"]
+                found[f"{name}/trial"] = row["number"]
+        gain = self._gain()
+        if gain is not None:
+            found.update({f"gain/{name}": value for name, value in gain.items() if finite(value)})
+        for row in self.rows:
+            found[f"trials/{row['state']}"] = found.get(f"trials/{row['state']}", 0) + 1
+        found["trials/all"] = len(self.rows)
+        return {legal(name): float(value) for name, value in found.items() if finite(value)}
+
+    def history(self) -> list[tuple[Row, str, float]]:
+        """(trial's row, metric, value) of the course of the study, for MLflow's charts."""
+        points: list[tuple[Row, str, float]] = []
+        best: float | None = None
+        for row in self.rows:
+            value = row["objective"]
+            if value is None or row["state"] != "measured":
+                continue
+            points.append((row, "history/objective", value))
+            if row["feasible"] and (best is None or self.objective.better(value, best)):
+                best = value
+            if best is not None:
+                points.append((row, "history/best", best))
+        return points
+
+    def tags(self) -> dict[str, str]:
+        winner, judgement = self.winner, self.summary.get("judgement")
+        tags = {"winner": f"trial {winner['number']}" if winner else "none yet" if not self.summary else "none"}
+        if isinstance(judgement, Mapping):
+            tags["verdict"] = str(judgement.get("verdict", ""))
+        return tags
+
+    def _gain(self) -> dict[str, float] | None:
+        judgement = self.summary.get("judgement")
+        if isinstance(judgement, Mapping):
+            return {name: judgement[name] for name in ("gain", "low", "high") if name in judgement}
+        baseline, winner = self.baseline, self.winner
+        if baseline is None or winner is None or not baseline["objective"]:
+            return None
+        change = winner["objective"] / baseline["objective"] - 1
+        return {"gain": change if self.objective.maximize else -change}
+
+    # --- texts ---
+
+    def yaml(self) -> str | None:
+        """The winner as ``vllm serve --config`` reads it; None while there is none."""
+        winner = self.winner
+        if winner is None:
+            return None
+        candidate = Candidate(
+            assignment={}, arguments=winner["arguments"], environment=winner["environment"], origin=winner["origin"]
+        )
+        return yaml_text(candidate, self.model, self.hide)
+
+    def note(self) -> str:
+        """The description in Markdown."""
+        parts = [f"**{self.title}**", self._verdict(), self._comparison()]
+        text = self.yaml()
+        if text is not None:
+            parts.append(f"### The winner, for `vllm serve --config best.yaml`\n\n```yaml\n{text}```")
+        parts.append(self._trials())
+        return "\n\n".join(part for part in parts if part) + "\n"
+
+    def _verdict(self) -> str:
+        judgement, gain = self.summary.get("judgement"), self._gain()
+        winner = self.winner
+        if winner is None:
+            return "No winner yet." if not self.summary else "No configuration but the default can be recommended."
+        sentence = f"Trial {winner['number']}"
+        if gain is not None and finite(gain.get("gain")):
+            sentence += f" is **{gain['gain']:+.1%}** against vLLM's default"
+            if finite(gain.get("low")) and finite(gain.get("high")):
+                sentence += f" (95 % interval {gain['low']:+.1%} to {gain['high']:+.1%})"
+        if isinstance(judgement, Mapping):
+            return f"{sentence}. Verdict: **{judgement.get('verdict', '')}**."
+        return f"{sentence}, not confirmed yet." if self.summary else f"{sentence} so far; the study is running."
+
+    def _comparison(self) -> str:
+        baseline, winner = self.baseline, self.winner
+        if baseline is None:
+            return ""
+        figures = list(_FIGURES)
+        if self.objective.metric not in dict(figures):
+            figures.insert(0, (self.objective.metric, f"{self.objective.metric} ({self.objective.unit})"))
+        lines = ["| | vLLM's default | winner | change |", "|---|---:|---:|---:|"]
+        for metric, label in figures:
+            before = baseline["metrics"].get(metric)
+            after = winner["metrics"].get(metric) if winner is not None else None
+            if before is None and after is None:
+                continue
+            change = f"{after / before - 1:+.1%}" if before and after is not None else ""
+            lines.append(f"| {label} | {_number(before)} | {_number(after)} | {change} |")
+        return "\n".join(lines)
+
+    def _trials(self) -> str:
+        measured = [row for row in self.rows if row["objective"] is not None and row["state"] == "measured"]
+        measured.sort(key=lambda row: row["objective"], reverse=self.objective.maximize)
+        if not measured:
+            return ""
+        lines = [
+            f"### Trials by {self.objective.metric}",
+            "",
+            f"| trial | {self.objective.unit or 'objective'} | accuracy | what it asks |",
+            "|---|---:|---:|---|",
+        ]
+        for row in measured[:_SHOWN_TRIALS]:
+            asks = ", ".join(f"{name}={shown(value)}" for name, value in row["assignment"].items())
+            mark = "" if row["feasible"] else f" ⚠ {row['reason']}"
+            lines.append(
+                f"| {row['number']} | {_number(row['objective'])} | {_number(row['metrics'].get('accuracy/score'))} "
+                f"| {_cell(asks or 'vLLM defaults')}{_cell(mark)} |"
+            )
+        if len(measured) > _SHOWN_TRIALS:
+            lines.append(f"\n{len(measured) - _SHOWN_TRIALS} more in the artifact `trials.csv`.")
+        return "\n".join(lines)
+
+    # --- tables ---
+
+    def _table(self) -> tuple[list[str], list[list[Any]]]:
+        metrics = [name for name, _ in _FIGURES if any(name in row["metrics"] for row in self.rows)]
+        flags = sorted({flag for row in self.rows for flag in row["arguments"]})
+        varied = [flag for flag in flags if len({json.dumps(row["arguments"].get(flag)) for row in self.rows}) > 1]
+        fixed = ["trial", "origin", "state", "feasible", "objective", "low", "high"]
+        lines = [
+            [
+                row["number"],
+                row["origin"],
+                row["state"],
+                row["feasible"],
+                *(row[name] for name in ("objective", "low", "high")),
+                *(row["metrics"].get(name) for name in metrics),
+                *(None if row["arguments"].get(f) is None else shown(row["arguments"][f]) for f in varied),
+                row["seconds"],
+                row["reason"],
+            ]
+            for row in self.rows
+        ]
+        return [*fixed, *metrics, *varied, "seconds", "reason"], lines
+
+    def csv(self) -> str:
+        columns, lines = self._table()
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows([_rounded(value) for value in line] for line in lines)
+        return out.getvalue()
+
+    def table_json(self) -> str:
+        """The table in the split layout that MLflow's table view and ``load_table`` read."""
+        columns, lines = self._table()
+        return json.dumps({"columns": columns, "data": [[_rounded(value) for value in line] for line in lines]})
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
