@@ -77,6 +77,8 @@ def bytes_per_parameter(model: ModelFacts, online: str) -> tuple[float, float]:
     plain = 4.0 if model.dtype == "float32" else 2.0
     method, table = (online, _ONLINE_BYTES) if not model.quantization else (model.quantization, _CHECKPOINT_BYTES)
     size = table.get(method, plain)
+    if model.quantization and str(model.extra.get("expert_dtype")) == "fp4":
+        return size, _CHECKPOINT_BYTES["mxfp4"]  # DeepSeek-V4: fp8 layers around fp4 experts
     return (plain if method in _EXPERTS_ONLY else size), size
 
 
