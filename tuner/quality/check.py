@@ -35,7 +35,7 @@ class QualitySuite:
         builtin: ask the built-in questions too.
         max_items: questions per set and documents per task, at most; None for all.
         seed: which questions, where ``max_items`` leaves a choice. The same for all trials of a study.
-        tokenizer: folder or name of the model's tokenizer; only lm-eval needs it.
+        tokenizer: folder or name of the model's tokenizer, for lm-eval; empty for that of the served checkpoint.
         timeout_s: longest wait (seconds) for one request.
 
     Raises:
@@ -68,8 +68,6 @@ class QualitySuite:
         self._tasks = tuple(lm_eval.task(spec) for spec in tasks)
         if self._tasks and not lm_eval.installed():
             raise InputError("lm-eval tasks need the package lm-eval: pip install .[eval]")
-        if self._tasks and not tokenizer:
-            raise InputError("lm-eval tasks need the model's tokenizer: give its folder or name")
         if not self._sets and not self._tasks:
             raise InputError("nothing to ask: leave the built-in questions on, or give a question file or a task")
 
@@ -98,7 +96,8 @@ class QualitySuite:
             transcript = agreement.transcribe(client)
             metrics |= _agreement(client, transcript, baseline)
             answers = self._ask(client, progress)
-        answers |= self._run_tasks(server, directory, progress)
+            tokenizer = self._tokenizer or (client.checkpoint() if self._tasks else "")
+        answers |= self._run_tasks(server, tokenizer, directory, progress)
         metrics |= _scores(answers)
         judged = self._judge(answers, baseline, metrics)
         report = QualityReport(
@@ -119,14 +118,16 @@ class QualitySuite:
             for name, items in self._sets.items()
         }
 
-    def _run_tasks(self, server: Server, directory: Path, progress: Progress) -> dict[str, Mapping[str, float]]:
+    def _run_tasks(
+        self, server: Server, tokenizer: str, directory: Path, progress: Progress
+    ) -> dict[str, Mapping[str, float]]:
         found: dict[str, Mapping[str, float]] = {}
         for wanted in self._tasks:
             progress(_PHASE, f"lm-eval {wanted.name}")
             found[wanted.name] = lm_eval.run(
                 server,
                 wanted,
-                tokenizer=self._tokenizer,
+                tokenizer=tokenizer,
                 directory=directory,
                 limit=self._max_items,
                 timeout_s=self._task_timeout_s,

@@ -100,14 +100,31 @@ class CompletionsClient:
                 payload["logprobs"] = logprobs
             if stop:
                 payload["stop"] = list(stop)
-            out += self._parse(self._post(payload), len(batch), with_tokens=logprobs is not None)
+            out += self._parse(
+                self._request("POST", "/v1/completions", payload), len(batch), with_tokens=logprobs is not None
+            )
         return out
 
-    def _post(self, payload: Mapping[str, Any]) -> bytes:
+    def checkpoint(self) -> str:
+        """Folder or name of the model that is served (``root`` of its entry in ``/v1/models``).
+
+        Raises:
+            MeasurementFailed: the server died, hung, refused, or names none.
+        """
+        try:
+            card = json.loads(self._request("GET", "/v1/models"))["data"][0]
+            root = card["root"]
+        except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
+            raise self._failed("bad-response", "names no model in /v1/models") from error
+        if not isinstance(root, str) or not root:
+            raise self._failed("bad-response", "names no checkpoint in /v1/models")
+        return root
+
+    def _request(self, method: str, path: str, payload: Mapping[str, Any] | None = None) -> bytes:
         deadline = time.monotonic() + self._timeout_s
         body = bytearray()
         try:
-            with self._http.stream("POST", "/v1/completions", json=payload) as response:
+            with self._http.stream(method, path, json=payload) as response:
                 for chunk in response.iter_bytes():
                     body += chunk
                     if len(body) > self._max_body:
@@ -162,7 +179,7 @@ class CompletionsClient:
             dead = self._server.failure()
         if dead is not None:
             return MeasurementFailed(dead)
-        cause = f"/v1/completions {what} during the accuracy check"
+        cause = f"the server {what} during the accuracy check"
         return MeasurementFailed(Failure(kind=kind, cause=cause, blame=Blame.CONFIGURATION, phase="quality"))
 
 

@@ -30,6 +30,7 @@ class FakeServer:
     report: ServerReport = field(default_factory=ServerReport)
     seen: list[dict[str, Any]] = field(default_factory=list)
     authorizations: list[str] = field(default_factory=list)
+    models: Any = None
 
     def failure(self) -> Failure | None:
         return self.dead
@@ -96,10 +97,18 @@ def serve() -> Iterator[Callable[[Callable[[dict[str, Any]], Reply]], FakeServer
                 self.end_headers()
                 self.wfile.write(body)
 
+            def do_GET(self) -> None:
+                body = json.dumps(fake.models).encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
             def log_message(self, *args: object) -> None: ...
 
         http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         http.daemon_threads = True
+        http.handle_error = lambda *_: None  # type: ignore[method-assign]  # a client that hangs up early is a case
         threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         running.append(http)
         fake.base_url = f"http://127.0.0.1:{http.server_address[1]}"

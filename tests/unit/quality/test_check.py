@@ -110,10 +110,13 @@ def test_own_questions_are_judged_beside_the_builtin_ones(serve: Any, words: Any
 def test_lm_eval_tasks_count_too(serve: Any, words: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = {f"arc_easy:{n}": 1.0 for n in range(50)}
     monkeypatch.setattr(lm_eval, "installed", lambda: True)
-    monkeypatch.setattr(lm_eval, "run", lambda *_, **options: dict(answers))
-    suite, server = QualitySuite(tasks=["arc_easy"], builtin=False, tokenizer="/models/demo"), serve(words(scholar))
+    asked = []
+    monkeypatch.setattr(lm_eval, "run", lambda *_, **options: asked.append(options) or dict(answers))
+    suite, server = QualitySuite(tasks=["arc_easy"], builtin=False), serve(words(scholar))
+    server.models = {"data": [{"id": "demo", "root": "/models/demo"}]}
     base = suite.check(server, baseline=None, directory=tmp_path, progress=quiet)
     assert base.metrics["accuracy/arc_easy"] == 1.0
+    assert asked[0]["tokenizer"] == "/models/demo"
     answers |= {f"arc_easy:{n}": 0.0 for n in range(25)}
     assert not suite.check(server, baseline=base, directory=tmp_path, progress=quiet).passed
 
@@ -148,7 +151,7 @@ def test_sanity_and_a_dead_server(serve: Any, words: Any) -> None:
         ({"allowed_drop": float("nan")}, "share from 0 to 1"),
         ({"max_items": 0}, "at least 1"),
         ({"builtin": False}, "nothing to ask"),
-        ({"tasks": ["arc_easy"]}, "tokenizer"),
+        ({"tasks": ["two words"]}, "not a task name"),
         ({"question_files": ["/nowhere/x.jsonl"]}, "/nowhere/x.jsonl"),
         ({"question_files": ["a/builtin.jsonl"]}, "rename the file"),
     ],

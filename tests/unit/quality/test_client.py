@@ -134,3 +134,13 @@ def test_a_dead_server_speaks_for_itself(serve: Any, words: Any) -> None:
 def test_the_key_stands_in_no_message(serve: Any) -> None:
     failure = failure_of(serve, 401, b'{"error": "Unauthorized"}')
     assert "planted-key" not in repr(failure)
+
+
+@pytest.mark.parametrize(
+    "models", [None, {}, {"data": []}, {"data": [{"id": "demo"}]}, {"data": [{"root": 3}]}, "text"]
+)
+def test_a_server_that_names_no_checkpoint(serve: Any, models: Any) -> None:
+    server = serve(lambda _: (200, b""))
+    server.models = models
+    with CompletionsClient(server) as client, pytest.raises(MeasurementFailed, match="/v1/models"):
+        client.checkpoint()
