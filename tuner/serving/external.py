@@ -20,6 +20,7 @@ from typing import Self
 from tuner.errors import InputError, StudyStopped
 from tuner.model.candidate import Candidate
 from tuner.model.outcome import Blame, Failure, Outcome, Status
+from tuner.model.secrets import mask, mask_environment
 from tuner.model.workload import Limit, Objective
 from tuner.ports import Progress, TrialContext
 from tuner.serving.ledger import Ledger
@@ -34,6 +35,7 @@ _LONGEST_ANSWER = 4 << 20
 _LONGEST_LOG = 16 << 20
 """Bytes of standard error that are kept in the trial's folder; the rest is read and dropped."""
 
+_LONGEST_LINE = 8_000
 _GRACE_S = 15.0
 _LINGER_S = 2.0
 _CHUNK = 1 << 16
@@ -95,7 +97,10 @@ class ExternalRunner:
         """See :meth:`tuner.ports.TrialRunner.run`."""
         context.directory.mkdir(parents=True, exist_ok=True)
         question = request(candidate, context, objective=self._objective, limits=self._limits)
-        (context.directory / "request.json").write_text(question, encoding="utf-8")
+        # The program is told everything; what is kept on disk, and goes to the tracker with the trial, is masked.
+        shown = replace(candidate, environment=mask_environment(candidate.environment))
+        kept = mask(request(shown, context, objective=self._objective, limits=self._limits))
+        (context.directory / "request.json").write_text(kept, encoding="utf-8")
         progress("measuring", f"trial command {Path(self._command[0]).name}")
         try:
             run = self._execute(question, context)
@@ -142,7 +147,7 @@ class ExternalRunner:
                 "external-answer",
                 f"the trial command printed more than {_LONGEST_ANSWER >> 20} MiB on standard output and was ended",
                 advice="print one JSON object on standard output and everything else on standard error",
-                excerpt=run.output[-2000:].decode("utf-8", errors="replace"),
+                excerpt=mask(run.output[-2000:].decode("utf-8", errors="replace")),
             )
         return None
 
@@ -241,24 +246,43 @@ class _Log:
     def __init__(self, path: Path) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         self._file = os.fdopen(descriptor, "wb")
-        self._left = _LONGEST_LOG
+        self._left = _LONGEST_LOG  # what comes later is read and dropped, the tail with it
         self._tail = b""
+        self._rest = b""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.finish()
         self._file.close()
 
     def write(self, chunk: bytes) -> None:
-        self._tail = (self._tail + chunk)[-4000:]
-        if self._left > 0:
-            self._file.write(chunk[: self._left])
+        # Whole lines, so that a secret is seen whole; a line without end is cut where it gets long.
+        lines, newline, rest = (self._rest + chunk).rpartition(b"\n")
+        self._rest = rest if len(rest) < _CHUNK else b""
+        lines += newline + (b"" if len(rest) < _CHUNK else rest)
+        if lines and self._left > 0:
+            text = "\n".join(_cut(line) for line in lines.decode("utf-8", errors="replace").split("\n"))
+            shown = mask(text).encode()
+            self._tail = (self._tail + shown)[-4000:]
+            self._file.write(shown[: self._left])
             self._file.flush()
-            self._left -= len(chunk)
+            self._left -= len(shown)
+
+    def finish(self) -> None:
+        """Write a last line that has no end."""
+        if self._rest:
+            self.write(b"\n")
 
     def tail(self) -> str:
+        self.finish()
         return self._tail.decode("utf-8", errors="replace")
+
+
+def _cut(line: str) -> str:
+    left_out = len(line) - _LONGEST_LINE
+    return line if left_out <= 0 else f"{line[:_LONGEST_LINE]} … {left_out} characters left out"
 
 
 def _feed(process: subprocess.Popen[bytes], pending: memoryview, selector: selectors.DefaultSelector) -> memoryview:
@@ -298,7 +322,7 @@ def _unanswered(run: _Run, error: str) -> Failure:
         "external-answer",
         f"the trial command's answer cannot be used: {error}",
         advice="see docs/TRIAL_COMMAND.md",
-        excerpt=run.output[-2000:].decode("utf-8", errors="replace"),
+        excerpt=mask(run.output[-2000:].decode("utf-8", errors="replace")),
     )
 
 

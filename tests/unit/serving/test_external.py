@@ -77,8 +77,29 @@ def test_standard_error_is_bounded_and_does_not_block(tmp_path: Path) -> None:
 def test_a_question_that_is_not_read_and_a_large_one(tmp_path: Path) -> None:
     large = Candidate(assignment={}, arguments={"x": "y" * 1_000_000})
     assert run(tmp_path, 'print(\'{"status":"ok","objective":2}\')', candidate=large).objective == 2.0
-    code = "import sys, json; print(json.dumps({'status': 'ok', 'objective': len(json.load(sys.stdin)['candidate']['arguments']['x'])}))"
+    code = """
+import sys, json
+told = json.load(sys.stdin)
+print(json.dumps({'status': 'ok', 'objective': len(told['candidate']['arguments']['x'])}))
+"""
     assert run(tmp_path, code, candidate=large).objective == 1_000_000
+
+
+def test_secrets_are_told_but_not_kept(tmp_path: Path) -> None:
+    secret = Candidate(assignment={}, arguments={}, environment={"HF_TOKEN": "planted-secret-77"})
+    code = """
+import json, sys
+token = json.load(sys.stdin)["candidate"]["environment"]["HF_TOKEN"]
+print("HF_TOKEN=" + token, end="", file=sys.stderr)
+print("API_KEY=" + token)
+sys.exit(token == "planted-secret-77")
+"""
+    got = run(tmp_path, code, candidate=secret)
+    assert got.failure is not None
+    assert got.failure.kind == "crash"  # exit code 1: the program was told
+    assert "planted" not in repr(got.failure)
+    for path in (tmp_path / "t").iterdir():
+        assert "planted" not in path.read_text()
 
 
 def test_a_timeout_ends_the_whole_tree(tmp_path: Path) -> None:

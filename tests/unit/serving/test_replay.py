@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tuner.errors import InputError
+from tuner.model.candidate import Candidate
+from tuner.model.outcome import Outcome, Status
+from tuner.model.records import to_record
+from tuner.model.workload import Objective
+from tuner.ports import TrialContext
+from tuner.serving.replay import ReplayRunner
+from tuner.serving.table import flatten, read_table
+
+ROWS: list[dict[str, Any]] = [
+    {"mode": "offline", "config": {}, "start_s": 90.7, "output_tok_s": [16888.3, 17325.6]},
+    {"mode": "offline", "config": {"max_num_seqs": 256}, "start_s": 55.9, "output_tok_s": [10944.2, 10926.8]},
+    {"mode": "offline", "config": {"max_num_seqs": 512, "kv_cache_dtype": "fp8"}, "start_s": 124.6,
+     "output_tok_s": [23050.7], "metrics": {"vllm:num_preemptions": 0}},
+    {"mode": "offline", "config": {"max_num_seqs": 256, "block_size": 24}, "start_s": 6.6,
+     "error": "ValueError: No valid attention backend found"},
+    {"mode": "server", "config": {"max_num_seqs": 64}, "output_tok_s": [3330.7], "latency": {"ttft_p50": 16.41}},
+]  # fmt: skip
+OBJECTIVE = Objective()
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "trials.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in ROWS) + "\n")
+    return path
+
+
+def run(runner: ReplayRunner, arguments: dict[str, Any], number: int = 1) -> Outcome:
+    context = TrialContext(number=number, directory=Path("unused"), seed=number)
+    return runner.run(Candidate(assignment={}, arguments=arguments), context, lambda *_: None)
+
+
+def test_recorded_configurations_come_back(table: Path) -> None:
+    runner = ReplayRunner(table, objective=OBJECTIVE, noise=0.0)
+    assert runner.kind == "replay"
+    got = run(runner, {"max-num-seqs": 256})
+    assert got.status is Status.MEASURED
+    assert got.objective == pytest.approx(10935.5)
+    assert got.seconds["start"] == 55.9
+    assert got.server is not None
+    assert got.server.mode == "replay"
+    assert got.measurement is not None
+    assert "not measured" in got.measurement.notes[0]
+    assert run(runner, {}).objective == pytest.approx(17106.95)
+
+
+def test_recorded_failures_come_back(table: Path) -> None:
+    got = run(ReplayRunner(table, objective=OBJECTIVE), {"max-num-seqs": 256, "block-size": 24})
+    assert got.status is Status.BROKEN
+    assert got.failure is not None
+    assert "No valid attention backend" in got.failure.cause
+    assert got.seconds["start"] == 6.6
+
+
+def test_between_the_rows_is_between_their_values(table: Path) -> None:
+    got = run(ReplayRunner(table, objective=OBJECTIVE, noise=0.0), {"max-num-seqs": 384, "kv-cache-dtype": "fp8"})
+    assert got.objective is not None
+    assert 10_900 < got.objective < 23_051
+    assert got.measurement is not None
+    assert "estimated" in got.measurement.notes[0]
+
+
+def test_noise_is_repeatable_and_differs_by_trial(table: Path) -> None:
+    one, two = (ReplayRunner(table, objective=OBJECTIVE, seed=7) for _ in range(2))
+    assert run(one, {}).objective == run(two, {}).objective
+    assert run(one, {}, 1).objective != run(one, {}, 2).objective
+    assert run(ReplayRunner(table, objective=OBJECTIVE, seed=8), {}).objective != run(one, {}).objective
+
+
+def test_noise_is_the_tables_own(table: Path) -> None:
+    # Two rows with two runs: relative deviations ±0.01278 and ±0.00080; two degrees of freedom.
+    assert read_table(table).noise("throughput/output") == pytest.approx(0.01280, rel=0.01)
+
+
+def test_modes_are_not_mixed(table: Path) -> None:
+    assert read_table(table).context == "offline"
+    server = read_table(table, context="server")
+    assert server.rows[0].metrics == {"throughput/output": 3330.7, "latency/ttft_p50": 16410.0}
+    with pytest.raises(InputError, match="it has: offline, server"):
+        read_table(table, context="both")
+
+
+def test_objective_must_be_in_the_table(table: Path) -> None:
+    with pytest.raises(InputError, match="does not hold latency/ttft_p99"):
+        ReplayRunner(table, objective=Objective(metric="latency/ttft_p99", maximize=False))
+
+
+def test_records_are_rows(tmp_path: Path, table: Path) -> None:
+    runner = ReplayRunner(table, objective=OBJECTIVE, noise=0.0)
+    outcomes = [run(runner, {"max-num-seqs": 256}), run(runner, {"max-num-seqs": 256, "block-size": 24})]
+    path = tmp_path / "records.jsonl"
+    path.write_text("".join(json.dumps(to_record(outcome)) + "\n" for outcome in outcomes))
+    again = ReplayRunner(path, objective=OBJECTIVE, noise=0.0)
+    assert run(again, {"max-num-seqs": 256}).objective == pytest.approx(outcomes[0].objective)
+    assert run(again, {"max-num-seqs": 256, "block-size": 24}).failure == outcomes[1].failure
+
+
+@pytest.mark.parametrize(
+    ("line", "part"),
+    [
+        ("[]", "not a JSON object"),
+        ("{", "line 1"),
+        ('{"config": 3}', "neither config nor arguments"),
+        ('{"config": {}}', "neither metrics nor a failure"),
+        ('{"config": {}, "output_tok_s": ["fast"]}', "line 1"),
+        ('{"config": {}, "output_tok_s": NaN}', "NaN"),
+        ('{"config": {}, "failure": {"cause": "x", "blame": "god"}}', "god"),
+        ('{"config": {}, "error": "no"}', "no measured trial"),
+        ("", "no measured trial"),
+    ],
+)
+def test_bad_tables_name_the_line(tmp_path: Path, line: str, part: str) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text(line)
+    with pytest.raises(InputError, match=part):
+        read_table(path)
+
+
+def test_a_table_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        read_table(tmp_path / "none.jsonl")
+
+
+def test_flatten_spells_one_setting_one_way() -> None:
+    assert flatten({"compilation_config": {"cudagraph_mode": "NONE"}}) == flatten(
+        {"compilation-config.cudagraph_mode": "NONE"}
+    )
+    assert flatten({"--enable_x": True, "sizes": [1, 2], "n": 3}) == {"enable-x": "true", "sizes": "[1,2]", "n": 3.0}

@@ -1,0 +1,127 @@
+"""``--replay``: answers from a recorded table instead of measuring. Nothing is started, and nothing is claimed.
+
+Everything that comes out says so: the runner's kind, the server report's mode, and a note on each measurement.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import time
+from pathlib import Path
+
+from tuner.errors import InputError
+from tuner.model.candidate import Candidate
+from tuner.model.measurement import Measurement, PointResult, ServerReport
+from tuner.model.outcome import Outcome, Status
+from tuner.model.workload import Objective
+from tuner.ports import Progress, TrialContext
+from tuner.serving.protocol import estimate
+from tuner.serving.table import Point, flatten, read_table
+
+__all__ = ["ReplayRunner"]
+
+_RUNS = 3
+"""Samples a replayed measurement has, as a short real one."""
+
+_LARGEST_NOISE = 0.5
+
+
+class ReplayRunner:
+    """Implements :class:`tuner.ports.TrialRunner` from a table (layouts: :mod:`tuner.serving.table`).
+
+    The same table, seed, candidate and trial number give the same answer, in any process: a study on it can be
+    repeated and resumed exactly.
+
+    Args:
+        table: JSONL file of recorded trials.
+        objective: which metric is the objective; the table must hold it.
+        noise: relative standard deviation of one run; None takes what the table's own repeats show.
+        seed: of the noise.
+        context: the table's ``mode`` to replay; empty takes the one with most rows.
+        pace: share of the recorded seconds that a trial really takes (0: none, 1: as long as then).
+
+    Raises:
+        InputError: the table cannot be read, or lacks the objective.
+    """
+
+    kind = "replay"
+
+    def __init__(
+        self,
+        table: Path,
+        *,
+        objective: Objective,
+        noise: float | None = None,
+        seed: int = 0,
+        context: str = "",
+        pace: float = 0.0,
+    ) -> None:
+        self._table = read_table(table, context=context)
+        self._name = table.name
+        if objective.metric not in self._table.metrics:
+            known = ", ".join(sorted(self._table.metrics))
+            raise InputError(f"{table} does not hold {objective.metric}; it has: {known}")
+        if noise is not None and not 0 <= noise <= _LARGEST_NOISE:
+            raise InputError(f"the replay's noise must lie between 0 and {_LARGEST_NOISE}, not {noise:g}")
+        self._objective = objective
+        self._noise = self._table.noise(objective.metric) if noise is None else noise
+        self._seed = seed
+        self._pace = pace
+
+    def run(self, candidate: Candidate, context: TrialContext, progress: Progress) -> Outcome:
+        """See :meth:`tuner.ports.TrialRunner.run`."""
+        features = flatten(candidate.arguments)
+        features |= {f"env:{name}": value for name, value in candidate.environment.items()}
+        point = self._table.look_up(features)
+        progress("replaying", point.basis)
+        if self._pace > 0:
+            time.sleep(self._pace * sum(value for name, value in point.seconds.items() if name != "total"))
+        server = ServerReport(
+            mode="replay",
+            warnings=(f"nothing was started: replayed from {self._name}",),
+            phases={"total": point.seconds["start"]} if "start" in point.seconds else {},
+        )
+        if point.failure is not None:
+            return Outcome(
+                candidate=candidate,
+                status=Status.BROKEN,
+                failure=point.failure,
+                server=server,
+                seconds=point.seconds,
+            )
+        if self._objective.metric not in point.metrics:
+            known = ", ".join(sorted(point.metrics))
+            raise InputError(f"the trials nearest to this one lack {self._objective.metric}; they have: {known}")
+        measurement = self._measurement(point, candidate, context)
+        assert measurement.objective is not None  # noqa: S101 - for the type checker: set below
+        return Outcome(
+            candidate=candidate,
+            status=Status.MEASURED,
+            objective=measurement.objective.value,
+            measurement=measurement,
+            server=server,
+            seconds=point.seconds,
+        )
+
+    def close(self) -> None:
+        """See :meth:`tuner.ports.TrialRunner.close`: nothing is held."""
+
+    def _measurement(self, point: Point, candidate: Candidate, context: TrialContext) -> Measurement:
+        text = f"{self._seed}/{candidate.key}/{context.number}"
+        source = random.Random(hashlib.sha256(text.encode()).digest())  # noqa: S311 - noise, not a secret
+        value = point.metrics[self._objective.metric]
+        # A start has a share of its own beside the runs' (other addresses, other clocks): half of the spread here.
+        start = source.gauss(0.0, self._noise / 2)
+        samples = [value * max(1.0 + start + source.gauss(0.0, self._noise), 0.01) for _ in range(_RUNS)]
+        objective = estimate(samples)
+        metrics = {**point.metrics, self._objective.metric: objective.value}
+        result = PointResult(
+            name="all", metrics=metrics, estimates={self._objective.metric: objective}, rounds=len(samples)
+        )
+        return Measurement(
+            metrics=metrics,
+            objective=objective,
+            points=(result,),
+            notes=(f"replayed from {self._name}, not measured: {point.basis}",),
+        )

@@ -1,0 +1,317 @@
+"""Recorded trials read from a JSONL table, and what they say about a configuration that is not in it.
+
+Two layouts are read, also mixed in one file:
+
+* the measured tables of this project: ``config`` (names with underscores), ``output_tok_s`` per run, ``latency`` in
+  seconds, ``start_s``, ``error``; ``mode`` and ``prompts`` say how it was measured;
+* the extended one: ``arguments`` (flags, dotted paths), ``metrics`` under grouped names, ``samples`` per metric,
+  ``failure`` (``kind``, ``cause``, ``blame``, ``violation``, …), ``seconds``. A record of a trial (``candidate`` and
+  ``status`` at the top) is read as well.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from tuner.errors import InputError
+from tuner.model.json import canonical, finite
+from tuner.model.outcome import Blame, Failure
+
+__all__ = ["Point", "Row", "Table", "flatten", "read_table"]
+
+Features: TypeAlias = Mapping[str, str | float]
+
+_LARGEST_FILE = 256 << 20
+_NEIGHBOURS = 4
+_UNKNOWN_NOISE = 0.01
+_ABSENT = "<absent>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One recorded trial. ``metrics`` are empty where it failed."""
+
+    features: Features
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    samples: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    failure: Failure | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    context: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """What the table says of one configuration. ``basis`` is for people."""
+
+    metrics: Mapping[str, float]
+    failure: Failure | None
+    seconds: Mapping[str, float]
+    exact: bool
+    basis: str
+
+
+def flatten(arguments: Mapping[str, Any]) -> dict[str, str | float]:
+    """Arguments as plain features: dotted paths, dashes in flag names, numbers as floats, the rest as text."""
+    flat: dict[str, str | float] = {}
+    for name, value in arguments.items():
+        head, dot, rest = name.lstrip("-").partition(".")
+        _put(flat, head.replace("_", "-") + dot + rest, value)
+    return flat
+
+
+def _put(flat: dict[str, str | float], name: str, value: Any) -> None:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _put(flat, f"{name}.{key}", item)
+    elif isinstance(value, bool) or value is None:
+        flat[name] = str(value).lower()
+    elif finite(value):
+        flat[name] = float(value)
+    else:
+        flat[name] = value if isinstance(value, str) else canonical(value)
+
+
+def read_table(path: Path, *, context: str = "") -> Table:
+    """Read a table. Rows measured in different ways (``mode``) are not mixed: ``context`` picks, or the most common.
+
+    Raises:
+        InputError: no such file, too large, or a line that is not a recorded trial (the message names the line).
+    """
+    try:
+        if path.stat().st_size > _LARGEST_FILE:
+            raise InputError(f"{path} is larger than {_LARGEST_FILE >> 20} MiB: give the trials only, one a line")
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"the replay table {path} cannot be read: {error}") from error
+    rows = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = _row(json.loads(line, parse_constant=_refuse))
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise InputError(f"{path}, line {number} is not a recorded trial: {error}") from error
+        if row is not None:
+            rows.append(row)
+    contexts = Counter(row.context for row in rows)
+    if context and context not in contexts:
+        known = ", ".join(sorted(contexts))
+        raise InputError(f"{path} holds no trials of mode {context!r}; it has: {known}")
+    picked = context or (contexts.most_common(1)[0][0] if contexts else "")
+    rows = [row for row in rows if row.context == picked]
+    if not any(row.metrics for row in rows):
+        raise InputError(f"{path} holds no measured trial: nothing can be replayed from it")
+    return Table(rows, context=picked)
+
+
+def _refuse(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _row(raw: Any) -> Row | None:
+    """One line; None for what says nothing about a configuration (excluded, disturbed, interrupted)."""
+    if not isinstance(raw, dict):
+        raise TypeError("it is not a JSON object")
+    if isinstance(raw.get("candidate"), dict):
+        if raw.get("status") in ("excluded", "disturbed", "interrupted", "behind", "duplicate"):
+            return None
+        measured = raw.get("measurement") or {}
+        raw = {
+            "arguments": raw["candidate"].get("arguments") or {},
+            "environment": raw["candidate"].get("environment") or {},
+            "metrics": measured.get("metrics") if raw.get("failure") is None else None,
+            "samples": _record_samples(measured),
+            "failure": raw.get("failure"),
+            "seconds": raw.get("seconds"),
+        }
+    arguments = raw.get("arguments", raw.get("config"))
+    if not isinstance(arguments, dict):
+        raise TypeError("it has neither config nor arguments")
+    features = flatten(arguments)
+    for name, value in _mapping(raw, "environment").items():
+        features[f"env:{name}"] = str(value)
+    failure = _failure(raw)
+    if failure is not None and failure.blame is not Blame.CONFIGURATION:
+        return None
+    metrics, samples = ({}, {}) if failure is not None else _figures(raw)
+    if failure is None and not metrics:
+        raise ValueError("it has neither metrics nor a failure")
+    seconds = {name: float(value) for name, value in _mapping(raw, "seconds").items() if finite(value)}
+    start = raw.get("start_s")
+    if start is not None and finite(start):
+        seconds.setdefault("start", float(start))
+    return Row(
+        features=features,
+        metrics=metrics,
+        samples=samples,
+        failure=failure,
+        seconds=seconds,
+        context=str(raw.get("mode", "")),
+    )
+
+
+def _record_samples(measured: Mapping[str, Any]) -> dict[str, Any]:
+    points = measured.get("points") or [{}]
+    estimates = points[0].get("estimates") or {}
+    return {name: item.get("samples") or [] for name, item in estimates.items()}
+
+
+def _mapping(raw: Mapping[str, Any], key: str) -> dict[str, Any]:
+    value = raw.get(key) or {}
+    if not isinstance(value, dict):
+        raise TypeError(f"{key} is not an object")
+    return value
+
+
+def _figures(raw: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, tuple[float, ...]]]:
+    samples = {
+        name: tuple(float(value) for value in values)
+        for name, values in _mapping(raw, "samples").items()
+        if values and all(finite(value) for value in values)
+    }
+    # Without a group it is a counter of vLLM's own, taken over a whole run: nothing to replay.
+    metrics = {name: float(value) for name, value in _mapping(raw, "metrics").items() if "/" in name and finite(value)}
+    runs = raw.get("output_tok_s")
+    if runs is not None:
+        values = tuple(float(value) for value in (runs if isinstance(runs, list) else [runs]))
+        if not values or not all(finite(value) for value in values):
+            raise ValueError("output_tok_s is not a list of numbers")
+        samples["throughput/output"] = values
+    for name, value in _mapping(raw, "latency").items():
+        if finite(value):
+            metrics.setdefault(f"latency/{name}", float(value) * 1000)
+    for name, values in samples.items():
+        metrics.setdefault(name, statistics.fmean(values))
+    return metrics, samples
+
+
+def _failure(raw: Mapping[str, Any]) -> Failure | None:
+    told = raw.get("failure")
+    error = raw.get("error")
+    if told is None and error is None:
+        return None
+    if told is None:
+        if not isinstance(error, str):
+            raise TypeError("error is not text")
+        # The exception's own sentence; numbers do not count when causes are compared (Failure.fingerprint).
+        return Failure(kind="unknown", cause=" ".join(error.split())[:500], blame=Blame.CONFIGURATION)
+    if isinstance(told, str):
+        told = {"cause": told}
+    if not isinstance(told, dict):
+        raise TypeError("failure is neither an object nor text")
+    violation = told.get("violation")
+    return Failure(
+        kind=str(told.get("kind", "unknown")),
+        cause=str(told.get("cause", "no cause recorded"))[:2000],
+        blame=Blame(told.get("blame", "configuration")),
+        phase=str(told.get("phase", "launch")),
+        violation=float(violation) if violation is not None and finite(violation) and violation > 0 else None,
+        advice=str(told.get("advice", "")),
+    )
+
+
+class Table:
+    """Rows of one context, with distances between configurations."""
+
+    def __init__(self, rows: Sequence[Row], *, context: str = "") -> None:
+        self.rows = tuple(rows)
+        self.context = context
+        self._names = sorted({name for row in rows for name in row.features})
+        self._spans = {name: self._span(name) for name in self._names}
+
+    def _span(self, name: str) -> float:
+        values = [_log(value) for row in self.rows if isinstance(value := row.features.get(name), float)]
+        return (max(values) - min(values)) if values else 0.0
+
+    @property
+    def metrics(self) -> frozenset[str]:
+        """Names that some row holds."""
+        return frozenset(name for row in self.rows for name in row.metrics)
+
+    def noise(self, metric: str) -> float:
+        """Relative standard deviation of one run, pooled over rows with several; 1 % where none has."""
+        squares, freedom = 0.0, 0
+        for row in self.rows:
+            values = row.samples.get(metric, ())
+            mean = statistics.fmean(values) if values else 0.0
+            if len(values) > 1 and mean > 0:
+                squares += sum((value / mean - 1) ** 2 for value in values)
+                freedom += len(values) - 1
+        return math.sqrt(squares / freedom) if freedom else _UNKNOWN_NOISE
+
+    def distance(self, one: Features, other: Features) -> float:
+        """Sum over the table's parameters: 1 for another choice, a share of the range (log scale) for numbers."""
+        return sum(self._apart(name, one.get(name, _ABSENT), other.get(name, _ABSENT)) for name in self._names)
+
+    def _apart(self, name: str, one: str | float, other: str | float) -> float:
+        if one == other:
+            return 0.0
+        if isinstance(one, float) and isinstance(other, float):
+            # Numbers outside the table's range count as far as they are outside of it.
+            return abs(_log(one) - _log(other)) / (self._spans[name] or 1.0)
+        # Absent is vLLM's default: some number, unknown here, so half as far as another choice.
+        return 0.5 if _ABSENT in (one, other) else 1.0
+
+    def look_up(self, features: Features) -> Point:
+        """The row itself where the configuration was recorded, else an estimate from the nearest rows.
+
+        A configuration fails if its nearest row did: failures have sharp edges, so they are not averaged.
+        """
+        ranked = sorted(
+            ((self.distance(features, row.features), index) for index, row in enumerate(self.rows)),
+        )
+        same = [self.rows[index] for apart, index in ranked if apart == 0.0]
+        if same:
+            return _exact(same)
+        nearest = self.rows[ranked[0][1]]
+        if nearest.failure is not None:
+            basis = f"estimated: its nearest recorded trial failed (distance {ranked[0][0]:.2f})"
+            return Point(metrics={}, failure=nearest.failure, seconds=nearest.seconds, exact=False, basis=basis)
+        near = [(apart, self.rows[index]) for apart, index in ranked if self.rows[index].metrics][:_NEIGHBOURS]
+        weights = [1.0 / apart**2 for apart, _ in near]
+        return Point(
+            metrics=_mix([row.metrics for _, row in near], weights),
+            failure=None,
+            seconds=_mix([row.seconds for _, row in near], weights),
+            exact=False,
+            basis=f"estimated from the {len(near)} nearest recorded trials (nearest at {near[0][0]:.2f})",
+        )
+
+
+def _log(value: float) -> float:
+    return math.copysign(math.log2(1 + abs(value)), value)
+
+
+def _exact(rows: Sequence[Row]) -> Point:
+    measured = [row for row in rows if row.failure is None]
+    chosen = measured or list(rows)
+    ones = [1.0] * len(chosen)
+    return Point(
+        metrics=_mix([row.metrics for row in chosen], ones) if measured else {},
+        failure=None if measured else rows[0].failure,
+        seconds=_mix([row.seconds for row in chosen], ones),
+        exact=True,
+        basis=f"recorded ({len(chosen)} trial{'s' if len(chosen) > 1 else ''})",
+    )
+
+
+def _mix(items: Sequence[Mapping[str, float]], weights: Sequence[float]) -> dict[str, float]:
+    """Weighted mean by name: geometric where all are positive (rates and times differ by factors)."""
+    mixed = {}
+    for name in {name for item in items for name in item}:
+        pairs = [(item[name], weight) for item, weight in zip(items, weights, strict=True) if name in item]
+        total = math.fsum(weight for _, weight in pairs)
+        if len(pairs) == 1:
+            mixed[name] = pairs[0][0]
+        elif all(value > 0 for value, _ in pairs):
+            mixed[name] = math.exp(math.fsum(math.log(value) * weight for value, weight in pairs) / total)
+        else:
+            mixed[name] = math.fsum(value * weight for value, weight in pairs) / total
+    return dict(sorted(mixed.items()))
