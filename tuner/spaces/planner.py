@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,27 +19,27 @@ from tuner.spaces.kinds import placeholders
 from tuner.spaces.scope import Scopes, numeric
 from tuner.spaces.universal import UNIVERSAL
 
-__all__ = ["Share", "SpacePlanner"]
+__all__ = ["SpacePlanner", "Survey", "draw"]
 
 MemoryCheck = Callable[[Candidate], Exclusion | None]
 FlagCheck = Callable[[Candidate], Sequence[str]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share:
+class Survey:
     """What random candidates of a space are worth.
 
     Attributes:
         sampled: candidates drawn.
-        feasible: those that nothing speaks against.
-        counts: rule → candidates it excluded (the first rule that speaks counts).
-        examples: rule → the reason it gave for one of them.
+        feasible: those that nothing speaks against, each configuration once.
+        share: part of the drawn ones that nothing speaks against (0 to 1).
+        excluded: rule → how many it excluded (the first rule that speaks counts), and one of its reasons.
     """
 
     sampled: int
-    feasible: int
-    counts: Mapping[str, int] = field(default_factory=dict)
-    examples: Mapping[str, str] = field(default_factory=dict)
+    feasible: tuple[Candidate, ...]
+    share: float
+    excluded: Mapping[str, tuple[int, str]] = field(default_factory=dict)
 
 
 class SpacePlanner:
@@ -208,17 +209,30 @@ class SpacePlanner:
         drawn = {parameter.name: draw(parameter, rng) for parameter in self.space.parameters}
         return dict(self.render(drawn).assignment)
 
-    def feasible_share(self, n: int = 300, seed: int = 0) -> Share:
-        """How many of ``n`` random candidates would be launched, and which rules exclude the others."""
+    def survey(self, n: int = 300, seed: int = 0) -> Survey:
+        """What ``n`` random candidates are worth: which would be launched, and which rules exclude the others."""
         rng = random.Random(seed)  # noqa: S311 - a sample, not a secret
         counts: Counter[str] = Counter()
-        examples: dict[str, str] = {}
+        reasons: dict[str, str] = {}
+        feasible: dict[str, Candidate] = {}
         for _ in range(n):
-            found = self.exclusion(self.render(self.random_assignment(rng)))
-            if found is not None:
+            candidate = self.render(self.random_assignment(rng))
+            found = self.exclusion(candidate)
+            if found is None:
+                feasible.setdefault(self.identity(candidate), candidate)
+            else:
                 counts[found.rule] += 1
-                examples.setdefault(found.rule, found.reason)
-        return Share(sampled=n, feasible=n - counts.total(), counts=dict(counts.most_common()), examples=examples)
+                reasons.setdefault(found.rule, found.reason)
+        return Survey(
+            sampled=n,
+            feasible=tuple(feasible.values()),
+            share=1 - counts.total() / n if n else 0.0,
+            excluded={rule: (count, reasons[rule]) for rule, count in counts.most_common()},
+        )
+
+    def feasible_share(self, n: int = 300, seed: int = 0) -> float:
+        """The part of ``n`` random candidates (0 to 1) that nothing speaks against."""
+        return self.survey(n, seed).share
 
 
 def draw(parameter: Parameter, rng: random.Random) -> Scalar:
@@ -230,9 +244,9 @@ def draw(parameter: Parameter, rng: random.Random) -> Scalar:
         most = 0
         while domain.low * 2 ** (most + 1) <= domain.high:
             most += 1
-        return round(domain.low) * 2 ** rng.randint(0, most)
+        return int(domain.low) << rng.randint(0, most)
     if domain.log:
-        number: float = domain.low * (domain.high / domain.low) ** rng.random()
+        number = float(domain.low * math.exp(math.log(domain.high / domain.low) * rng.random()))
     else:
         number = rng.uniform(domain.low, domain.high)
     return _on_grid(domain, number)

@@ -20,7 +20,7 @@ from tuner.spaces.yamlfile import Located, Problem, SpaceError, plain
 
 T = TypeVar("T")
 
-__all__ = ["Resolved", "hardware_from", "resolve", "workload_from", "workload_scope"]
+__all__ = ["Resolved", "hardware_from", "resolve", "space_digest", "workload_from", "workload_scope"]
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class _Resolver:
         )
         if self._problems:
             raise SpaceError(*self._problems)
-        return Resolved(dataclasses.replace(space, digest=_digest(space)), tuple(self._notes))
+        return Resolved(dataclasses.replace(space, digest=space_digest(space)), tuple(self._notes))
 
     def _section(self, key: str) -> list[tuple[str, Located]]:
         node = self._root.get(key)
@@ -290,7 +290,7 @@ def _deciders(parameter: Parameter, provides: Mapping[str, set[str]]) -> set[str
     return found - {parameter.name}
 
 
-def _digest(space: Space) -> str:
+def space_digest(space: Space) -> str:
     """What a trial's numbers stand for: what can be chosen, and what is run then.
 
     Rules and starts decide what is tried, not what a result means: they may change under a running study. Measured

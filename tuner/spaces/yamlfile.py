@@ -56,12 +56,12 @@ class Problem:
 
 
 class SpaceError(InputError):
-    """Input at fault in a space. ``problems`` holds every one of them; the message is the first."""
+    """Input at fault in a space. ``problems`` holds every one of them; the message is ``summary``, or the first."""
 
-    def __init__(self, *problems: Problem) -> None:
+    def __init__(self, *problems: Problem, summary: str = "") -> None:
         more = len(problems) - 1
         tail = f" (and {more} more: `tune check` lists them)" if more else ""
-        super().__init__(f"{problems[0]}{tail}")
+        super().__init__(summary or f"{problems[0]}{tail}")
         self.problems = problems
 
 

@@ -1,0 +1,209 @@
+"""``tune check my_space.yaml``: everything wrong with a file, and what the space that it makes is like."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tuner.errors import InputError
+from tuner.model.expression import Expression
+from tuner.model.json import Json
+from tuner.model.space import Choice, Parameter, Space
+from tuner.spaces.fitting import set_by
+from tuner.spaces.loader import Library
+from tuner.spaces.plan import Plan, open_plan
+from tuner.spaces.planner import Survey
+from tuner.spaces.schema import check_document
+from tuner.spaces.yamlfile import Problem, SpaceError, read_yaml
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tuner.spaces.introspect import VllmFlags
+
+__all__ = ["CheckReport", "check_space", "size_of"]
+
+_FREE = ("hardware", "model", "workload", "flags", "env")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckReport:
+    """What was found in a file.
+
+    Attributes:
+        errors: what keeps it from being used, each with file, line and key where one is at fault.
+        warnings: what is probably not meant.
+        profile, model, workload: what it was checked for.
+        size: configurations without the conditions (infinite where a float varies freely), None if it has errors.
+        survey: what random candidates of it are worth.
+    """
+
+    path: Path
+    errors: tuple[Problem, ...] = ()
+    warnings: tuple[str, ...] = ()
+    profile: str = ""
+    model: str = ""
+    workload: str = ""
+    size: float | None = None
+    survey: Survey | None = None
+    notes: tuple[str, ...] = field(default_factory=tuple)
+
+    @property
+    def ok(self) -> bool:
+        return not self.errors
+
+    def document(self) -> dict[str, Json]:
+        """As plain data, for ``--json``."""
+        size = self.size
+        return {
+            "file": str(self.path),
+            "ok": self.ok,
+            "errors": [
+                {"file": item.file, "line": item.line, "key": item.key, "message": item.message} for item in self.errors
+            ],
+            "warnings": list(self.warnings),
+            "profile": self.profile,
+            "model": self.model,
+            "workload": self.workload,
+            "size": None if size is None or math.isinf(size) else int(size),
+            "feasible_share": self.survey.share if self.survey else None,
+            "excluded": {
+                rule: {"count": count, "reason": reason}
+                for rule, (count, reason) in (self.survey.excluded.items() if self.survey else ())
+            },
+            "notes": list(self.notes),
+        }
+
+    def lines(self) -> Iterator[str]:
+        """As text for people."""
+        yield from (f"error: {item}" for item in self.errors)
+        yield from (f"warning: {item}" for item in self.warnings)
+        yield from (f"note: {item}" for item in self.notes)
+        if self.survey is None or self.size is None:
+            return
+        size = (
+            "a continuum of"
+            if math.isinf(self.size)
+            else f"{self.size:,.0f}"
+            if self.size < 1e15
+            else f"{self.size:.1e}"
+        )
+        yield f"{self.path}: {size} configurations for {self.model} on {self.profile}, workload {self.workload}"
+        yield f"{self.survey.share:.0%} of {self.survey.sampled} random ones can start"
+        for rule, (count, reason) in self.survey.excluded.items():
+            yield f"  {count:>4} x {rule}: {reason}"
+
+    def print(self, console: Console) -> None:
+        """Write :meth:`lines` to a terminal."""
+        for line in self.lines():
+            console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+
+def check_space(
+    path: Path,
+    *,
+    hardware: str | None = None,
+    model: str | None = None,
+    workload: str | None = None,
+    flags: VllmFlags | None = None,
+    samples: int = 300,
+    library: Library | None = None,
+) -> CheckReport:
+    """Check a user's space, alone and over the profile it is meant for.
+
+    Args:
+        hardware: the profile to lay it over; left away, the file's own (if it is a profile or extends one), else
+            ``cpu``, the profile of every machine.
+        flags: the flags of the vLLM that will serve; None leaves them unchecked.
+    """
+    library = library or Library()
+    try:
+        problems = check_document(read_yaml(path))
+        if problems:
+            return CheckReport(path=path, errors=tuple(problems))
+        profile, layers = _profile(path, hardware, library)
+        plan = open_plan(profile, model=model, workload=workload, space_files=layers, flags=flags, library=library)
+    except SpaceError as error:
+        return CheckReport(path=path, errors=tuple(error.problems))
+    except InputError as error:
+        return CheckReport(path=path, errors=(Problem(str(path), 0, "", str(error)),))
+    survey = plan.planner.survey(samples)
+    return CheckReport(
+        path=path,
+        errors=tuple(_faults(path, plan, survey)),
+        warnings=tuple(_unknown_names(plan.space, flags)),
+        profile=plan.profile,
+        model=plan.model.name,
+        workload=plan.workload.name,
+        size=size_of(plan.space),
+        survey=survey,
+        notes=plan.notes,
+    )
+
+
+def _profile(path: Path, asked: str | None, library: Library) -> tuple[str, list[Path]]:
+    if asked is not None:
+        return asked, [path]
+    own = any(root.get("hardware") is not None for root in library.chain(path))
+    return (str(path), []) if own else ("cpu", [path])
+
+
+def _faults(path: Path, plan: Plan, survey: Survey) -> Iterator[Problem]:
+    """What shows only in candidates: expressions without a value, and a space in which nothing can start."""
+    found = [plan.planner.exclusion(candidate) for candidate in (plan.planner.baseline(), *plan.planner.starts())]
+    reasons = {item.reason for item in found if item is not None} | {reason for _, reason in survey.excluded.values()}
+    broken = sorted(reason for reason in reasons if "cannot be evaluated" in reason)
+    yield from (Problem(str(path), 0, "", reason) for reason in broken)
+    if survey.share == 0 and all(item is not None for item in found) and not broken:
+        first = found[0]
+        reason = first.reason if first else "every random candidate is excluded"
+        yield Problem(str(path), 0, "", f"nothing in this space can start on {plan.hardware.name}: {reason}")
+
+
+def _unknown_names(space: Space, flags: VllmFlags | None) -> Iterator[str]:
+    """Names in expressions that are no parameter and no flag: always null, so probably misspelt."""
+    known = {item.name for item in space.parameters} | set(space.constants) | set(_FREE)
+    known |= {_root(target) for target in set_by(space)}
+    if flags is not None:
+        known |= {_root(name) for name in flags.flags}
+    for where, expression in _expressions(space):
+        for name in sorted(expression.names):
+            if name.split(".")[0] not in known and flags is not None:
+                close = get_close_matches(name.split(".")[0], sorted(known), n=1)
+                hint = f"; did you mean {close[0]}?" if close else ""
+                yield f"{where}: {name} is no parameter and no flag, so it is always null{hint}"
+
+
+def _root(target: str) -> str:
+    return target.removeprefix("env:").split(".")[0].replace("-", "_")
+
+
+def _expressions(space: Space) -> Iterator[tuple[str, Expression]]:
+    for parameter in space.parameters:
+        if parameter.when is not None:
+            yield f"parameters.{parameter.name}.when", parameter.when
+    for item in space.derived:
+        yield f"derived {item.target}", item.value
+        if item.when is not None:
+            yield f"derived {item.target}", item.when
+    for rule in space.forbids:
+        yield f"forbid {rule.name}", rule.condition
+
+
+def size_of(space: Space) -> float:
+    """Configurations of a space, counted without its conditions; infinite where a float varies freely."""
+    return math.prod(_values(parameter) for parameter in space.parameters)
+
+
+def _values(parameter: Parameter) -> float:
+    domain = parameter.domain
+    if isinstance(domain, Choice):
+        return len(domain.values)
+    if domain.base is not None:
+        return math.floor(math.log(domain.high / domain.low, domain.base) + 1e-9) + 1
+    step = domain.step or (1 if domain.integer else None)
+    return math.inf if step is None else math.floor((domain.high - domain.low) / step + 1e-9) + 1

@@ -1,0 +1,238 @@
+"""Everything a study needs to know before it starts a server, from the names that a user types."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tuner.errors import InputError
+from tuner.model.candidate import Candidate, Exclusion
+from tuner.model.hardware import Hardware
+from tuner.model.json import Json
+from tuner.model.llm import ModelFacts
+from tuner.model.space import Space
+from tuner.model.workload import Workload
+from tuner.spaces.facts import model_facts
+from tuner.spaces.fitting import fit_flags
+from tuner.spaces.loader import Library, facts_catalogue, located, merge, overlay_for
+from tuner.spaces.memory import estimate
+from tuner.spaces.planner import SpacePlanner
+from tuner.spaces.resolve import hardware_from, resolve, workload_from, workload_scope
+from tuner.spaces.yamlfile import Located
+
+if TYPE_CHECKING:
+    from tuner.spaces.introspect import VllmFlags
+
+__all__ = ["Plan", "ProfileInfo", "open_plan", "profiles", "workloads"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileInfo:
+    """A hardware profile in a list.
+
+    Attributes:
+        hardware: what it describes.
+        model, workload: its defaults.
+        recognise: parts of the device's own name.
+    """
+
+    name: str
+    description: str
+    hardware: Hardware
+    model: str
+    workload: str
+    recognise: tuple[str, ...] = ()
+
+    @property
+    def device(self) -> str:
+        return self.hardware.device
+
+    @property
+    def count(self) -> int:
+        return self.hardware.count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A resolved space with its planner.
+
+    Attributes:
+        profile: name of the hardware profile.
+        overlay: name of the model overlay, empty if there is none for it.
+        notes: what a person should know about how the space came out.
+    """
+
+    space: Space
+    workload: Workload
+    planner: SpacePlanner
+    model: ModelFacts
+    hardware: Hardware
+    profile: str
+    overlay: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def profiles(library: Library | None = None) -> list[ProfileInfo]:
+    """Every shipped hardware profile, by name.
+
+    Raises:
+        InputError: one of the files is at fault.
+    """
+    library = library or Library()
+    out = []
+    for name in library.names():
+        root = merge(library.chain(library.find(name, "", "hardware profile"))).root
+        hardware = root.get("hardware")
+        recognise = hardware.get("recognise") if hardware else None
+        out.append(
+            ProfileInfo(
+                name=name,
+                description=_text(root, "description"),
+                hardware=hardware_from(root, name),
+                model=_text(root, "model"),
+                workload=_text(root, "workload"),
+                recognise=tuple(str(item.value) for item in recognise.items) if recognise else (),
+            )
+        )
+    return out
+
+
+def workloads(library: Library | None = None) -> list[str]:
+    """Names of the shipped workloads."""
+    return (library or Library()).names("workloads")
+
+
+def open_plan(
+    hardware: str,
+    *,
+    model: str | None = None,
+    workload: str | Workload | None = None,
+    space_files: Sequence[Path] = (),
+    local_hardware: Hardware | None = None,
+    flags: VllmFlags | None = None,
+    arguments: Mapping[str, Json] | None = None,
+    environment: Mapping[str, str] | None = None,
+    library: Library | None = None,
+) -> Plan:
+    """The plan for a profile, a model and a workload, with the user's own files over them.
+
+    Args:
+        hardware: a profile's name, or the path of one.
+        model: hub id or folder; by default the profile's.
+        workload: a workload's name, the path of one, or the workload itself; by default the profile's.
+        space_files: the user's spaces; the last one wins.
+        local_hardware: what this machine is; its memory and cores replace the profile's figures.
+        flags: what the vLLM that will serve accepts; None leaves flags unchecked.
+        arguments: flags for every candidate, from the command line (dotted paths allowed).
+        environment: variables for every candidate, from the command line.
+
+    Raises:
+        InputError: an unknown name, a file at fault, or flags that this vLLM does not have (all in one message).
+    """
+    library = library or Library()
+    seen: set[Path] = set()
+    base = library.chain(library.find(hardware, "", "hardware profile"), seen)
+    users = [root for path in space_files for root in library.chain(path, seen)]
+    given = _command_line(arguments or {}, environment or {})
+    first = merge([*base, *users]).root
+    profile = _text(first, "name") if hardware.endswith((".yaml", ".yml")) else hardware
+
+    facts, overlay, layers = _model_layers(library, model or _text(first, "model"), seen)
+    traffic, layer = _workload(library, merge(base).root, first, workload, seen)
+    own = [*users, *([given] if given else [])]
+    merged = merge([*base, *layers, *layer], own)
+
+    machine = hardware_from(merged.root, profile or Path(hardware).stem)
+    if local_hardware is not None:
+        machine = _measured(machine, local_hardware)
+    resolved = resolve(merged.root, name=machine.name, hardware=machine, model=facts, workload=traffic)
+    space, notes = resolved.space, [*merged.notes, *resolved.notes]
+    if flags is not None:
+        space, more = fit_flags(space, flags, own)
+        notes += more
+
+    def memory(candidate: Candidate) -> Exclusion | None:
+        return estimate(candidate, machine, facts, tokens_needed=traffic.tokens_needed).exclusion()
+
+    planner = SpacePlanner(
+        space, workload_scope(traffic), memory=memory, flags=flags.check if flags is not None else None
+    )
+    return Plan(
+        space=space,
+        workload=traffic,
+        planner=planner,
+        model=facts,
+        hardware=machine,
+        profile=machine.name,
+        overlay=overlay or "",
+        notes=tuple(notes),
+    )
+
+
+def _text(root: Located, key: str) -> str:
+    node = root.get(key)
+    return node.value if node is not None and isinstance(node.value, str) else ""
+
+
+def _command_line(arguments: Mapping[str, Json], environment: Mapping[str, str]) -> Located | None:
+    parts: dict[str, Mapping[str, Json]] = {"arguments": arguments, "environment": environment}
+    content: dict[str, Json] = {key: value for key, value in parts.items() if value}
+    return located(content) if content else None
+
+
+def _model_layers(library: Library, name: str, seen: set[Path]) -> tuple[ModelFacts, str | None, list[Located]]:
+    if not name:
+        raise InputError("no model: the profile names none; give --model")
+    overlays = library.overlays()
+    facts = model_facts(name, facts_catalogue(overlays))
+    overlay = overlay_for(overlays, name, facts.architecture)
+    if overlay is None:
+        return facts, None, []
+    layers = library.chain(library.folder / "models" / f"{overlay}.yaml", seen)
+    return dataclasses.replace(facts, family=overlay), overlay, layers
+
+
+def _workload(
+    library: Library, base: Located, first: Located, asked: str | Workload | None, seen: set[Path]
+) -> tuple[Workload, list[Located]]:
+    """The traffic, and the files it came from (they may bring arguments of their own).
+
+    A user's space may name a workload, or change single figures of the one that the profile names.
+    """
+    if isinstance(asked, Workload):
+        return asked, []
+    node = first.get("workload")
+    changes = node if node is not None and isinstance(node.value, dict) else None
+    name = asked or _text(first, "workload") or _text(base, "workload")
+    if not name and changes is None:
+        raise InputError("no workload: the profile names none; give --workload")
+    if not name and changes is not None:
+        return workload_from(changes, "own"), []
+    layers = library.chain(library.find(name, "workloads", "workload"), seen)
+    found = merge(layers).root.get("workload")
+    if found is None or not isinstance(found.value, dict):
+        raise InputError(f"{name}: has no `workload:` mapping, so it is no workload")
+    if changes is not None and not asked:
+        found = (
+            merge(
+                [Located({"workload": found}, found.file, found.line)],
+                [Located({"workload": changes}, changes.file, changes.line)],
+            ).root.get("workload")
+            or found
+        )
+    return workload_from(found, Path(name).stem), layers
+
+
+def _measured(profile: Hardware, local: Hardware) -> Hardware:
+    """The profile with what this machine was found to have, if it is such a machine."""
+    if local.platform != profile.platform or local.capability != profile.capability:
+        return profile
+    return dataclasses.replace(
+        profile,
+        memory_gib=local.memory_gib or profile.memory_gib,
+        cores=local.cores or profile.cores,
+        unified_memory=local.unified_memory or profile.unified_memory,
+    )

@@ -1,0 +1,111 @@
+"""A plan for people and for programs: ``tune spaces show``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tuner.model.json import Json
+from tuner.model.space import UNSET, Choice, Parameter
+from tuner.spaces.plan import Plan
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["describe", "print_plan"]
+
+
+def describe(plan: Plan) -> dict[str, Json]:
+    """The plan as plain data."""
+    space, hardware = plan.space, plan.hardware
+    return {
+        "profile": plan.profile,
+        "hardware": {
+            "device": hardware.device,
+            "count": hardware.count,
+            "nodes": hardware.nodes,
+            "platform": hardware.platform,
+            "sm": hardware.sm,
+            "arch": hardware.arch,
+            "memory_gib": hardware.memory_gib,
+            "bandwidth_gb_s": hardware.bandwidth_gb_s,
+            "tflops": dict(hardware.tflops),
+        },
+        "model": plan.model.name,
+        "overlay": plan.overlay,
+        "workload": plan.workload.name,
+        "arguments": dict(space.base_arguments),
+        "environment": dict(space.base_environment),
+        "parameters": [
+            {
+                "name": item.name,
+                "target": item.target,
+                "values": _values(item),
+                "default": item.default,
+                "when": item.when.text if item.when else None,
+                "numerics": item.numerics,
+            }
+            for item in space.parameters
+        ],
+        "constants": dict(space.constants),
+        "derived": [{"target": item.target, "value": item.value.text} for item in space.derived],
+        "rules": [
+            {"name": item.name, "if": item.condition.text, "reason": item.reason, "source": item.source}
+            for item in space.forbids
+        ],
+        "starts": [
+            {"name": item.name, "assign": dict(item.assignment), "source": item.source} for item in space.starts
+        ],
+        "notes": list(plan.notes),
+    }
+
+
+def _values(parameter: Parameter) -> Json:
+    domain = parameter.domain
+    if isinstance(domain, Choice):
+        return {str(label): None if value is UNSET else value for label, value in domain.values.items()}  # type: ignore[misc]
+    return {"low": domain.low, "high": domain.high, "step": domain.step, "log": domain.log}
+
+
+def _shown(parameter: Parameter) -> str:
+    domain = parameter.domain
+    if isinstance(domain, Choice):
+        return ", ".join(str(label) for label in domain.values)
+    scale = ", log" if domain.log else ""
+    step = f", step {domain.step:g}" if domain.step else ""
+    return f"{domain.low:g} to {domain.high:g}{step}{scale}"
+
+
+def print_plan(plan: Plan, console: Console) -> None:
+    """Parameters, rules with their reasons, and starting points, as tables."""
+    from rich.markup import escape  # noqa: PLC0415 - only where something is printed
+    from rich.table import Table  # noqa: PLC0415
+
+    hardware, space = plan.hardware, plan.space
+    console.print(
+        f"[bold]{escape(plan.profile)}[/]: {hardware.count} x {escape(hardware.device)}, {hardware.memory_gib:g} GiB, "
+        f"{hardware.bandwidth_gb_s:g} GB/s; {escape(plan.model.name)}, workload {escape(plan.workload.name)}",
+        highlight=False,
+    )
+    for name, value in (*space.base_arguments.items(), *space.base_environment.items()):
+        console.print(f"  always {escape(name)} = {escape(str(value))}", highlight=False)
+    table = Table("parameter", "sets", "values", "vLLM's default", "only when", box=None, header_style="bold")
+    for item in space.parameters:
+        default = "" if item.default is None else str(item.default)
+        cells = (item.name, item.target or "several", _shown(item), default, item.when.text if item.when else "")
+        table.add_row(*map(escape, cells))
+    console.print(table)
+    for title, rows in (
+        ("never launched", [(rule.name, rule.reason, rule.source) for rule in space.forbids]),
+        ("tried first", [(start.name, _assigned(start.assignment), start.source) for start in space.starts]),
+    ):
+        if rows:
+            table = Table(title, "", "source", box=None, header_style="bold")
+            for row in rows:
+                table.add_row(*map(escape, row))
+            console.print(table)
+    for note in plan.notes:
+        console.print(f"· {escape(note)}", highlight=False)
+
+
+def _assigned(assignment: object) -> str:
+    return ", ".join(f"{key}={value}" for key, value in assignment.items()) if isinstance(assignment, dict) else ""
