@@ -41,6 +41,10 @@ ANSWERS = {
     "2+2": " 4",
     "1, 2, 3, 4,": " 5",
     "one, two, three,": " four",
+    "1, 2, 3, 4, 5, 6,": " 7",
+    "monday comes before": " Tuesday",
+    "earth goes around the": " sun",
+    "language spoken in italy is": " Italian",
     "monday, tuesday,": " Wednesday",
     "color of the sky": " blue",
 }
