@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import cast
@@ -208,7 +209,7 @@ def _choice(key: str, node: Located, static: Static) -> Choice:
 
 def _labelled(key: str, values: Located) -> list[tuple[Scalar, Located]]:
     if isinstance(values.value, dict):
-        return [(label, entry) for label, entry in values.value.items() if entry.value is not None]
+        return [(_label(label), entry) for label, entry in values.value.items() if entry.value is not None]
     out: list[tuple[Scalar, Located]] = []
     for number, entry in enumerate(values.items):
         given = entry.get("value") if isinstance(entry.value, dict) else entry
@@ -217,6 +218,11 @@ def _labelled(key: str, values: Located) -> list[tuple[Scalar, Located]]:
             raise SpaceError(entry.problem(f"{key}.values[{number}]", problem))
         out.append((given.value, entry))
     return out
+
+
+def _label(text: str) -> Scalar:
+    """Keys of YAML mappings arrive as text; sizes among them are numbers, so that rules can compare them."""
+    return int(text) if re.fullmatch(r"-?[0-9]{1,9}", text) else text
 
 
 def _value(path: str, entry: Located) -> object:

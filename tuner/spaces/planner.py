@@ -16,7 +16,7 @@ from tuner.model.space import UNSET, Choice, Forbid, Parameter, Range, Space
 from tuner.spaces.domains import env_text, find_label, settings, targets
 from tuner.spaces.identity import effective_settings, flat, under
 from tuner.spaces.kinds import placeholders
-from tuner.spaces.scope import Scopes, numeric
+from tuner.spaces.scope import Scopes, holds, numeric
 from tuner.spaces.universal import UNIVERSAL
 
 __all__ = ["SpacePlanner", "Survey", "draw"]
@@ -104,7 +104,7 @@ class SpacePlanner:
         arguments, environment = dict(self.space.base_arguments), dict(self.space.base_environment)
         kept: dict[str, Scalar] = {}
         for parameter in self.space.parameters:
-            if not _holds(parameter.when, scope):
+            if not holds(parameter.when, scope):
                 continue
             label = _label(parameter, assignment)
             if label is None:
@@ -116,7 +116,7 @@ class SpacePlanner:
             environment |= variables
             self._scopes.choose(scope, parameter, label)
         for item in self.space.derived:
-            if not _holds(item.when, scope):
+            if not holds(item.when, scope):
                 continue
             value = _value(item.value, scope)
             if value is None:
@@ -165,7 +165,7 @@ class SpacePlanner:
 
     def _underivable(self, scope: Mapping[str, object]) -> Exclusion | None:
         expressions = [(item.target, item.when) for item in self.space.derived]
-        expressions += [(item.target, item.value) for item in self.space.derived if _holds(item.when, scope)]
+        expressions += [(item.target, item.value) for item in self.space.derived if holds(item.when, scope)]
         expressions += [(item.name, item.when) for item in self.space.parameters]
         for name, expression in expressions:
             try:
@@ -195,7 +195,7 @@ class SpacePlanner:
         scope = self._scopes.of(candidate)
         dead: set[str] = set()
         for condition, names in self.space.neutral:
-            if _holds(condition, scope):
+            if holds(condition, scope):
                 dead.update(names)
         return {
             key: value
@@ -282,16 +282,6 @@ def _known_defaults(space: Space) -> Iterator[tuple[str, Json]]:
             continue
         known = value if isinstance(value, bool | int | float | str | list | tuple | dict) else None
         yield parameter.target, env_text(known) if parameter.target.startswith("env:") else known
-
-
-def _holds(condition: Expression | None, scope: Mapping[str, object]) -> bool:
-    """Whether the condition holds; a condition without a value does not (:meth:`SpacePlanner.exclusion` tells)."""
-    if condition is None:
-        return True
-    try:
-        return condition.holds(scope)
-    except ExpressionError:
-        return False
 
 
 def _value(expression: Expression, scope: Mapping[str, object]) -> Json:

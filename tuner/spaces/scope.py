@@ -12,11 +12,12 @@ from collections.abc import Iterable, Mapping
 from typing import cast
 
 from tuner.model.candidate import Candidate
+from tuner.model.expression import Expression, ExpressionError
 from tuner.model.json import Json, Scalar
 from tuner.model.space import Parameter, Space
 from tuner.spaces.domains import settings
 
-__all__ = ["Scopes", "numeric"]
+__all__ = ["Scopes", "holds", "numeric"]
 
 _HUMAN = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)([kKmMgGtT])")
 _SCALES = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -81,9 +82,19 @@ class Scopes:
         for parameter in self._space.parameters:
             if parameter.name in candidate.assignment:
                 scope[parameter.name] = candidate.assignment[parameter.name]
-            elif parameter.when is None or parameter.when.holds(scope):
+            elif holds(parameter.when, scope):
                 self.leave(scope, parameter)
         return scope
+
+
+def holds(condition: Expression | None, scope: Mapping[str, object]) -> bool:
+    """Whether the condition holds; one without a value does not (:meth:`SpacePlanner.exclusion` says so)."""
+    if condition is None:
+        return True
+    try:
+        return condition.holds(scope)
+    except ExpressionError:
+        return False
 
 
 def _placed(holder: object, rest: list[str], value: object) -> object:
