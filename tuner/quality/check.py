@@ -13,7 +13,7 @@ from tuner.model.measurement import QualityReport
 from tuner.model.outcome import Failure
 from tuner.ports import Progress, Server
 from tuner.quality import agreement, judge, lm_eval, questions, sanity
-from tuner.quality.client import CompletionsClient
+from tuner.quality.client import CompletionsClient, ModelCard
 
 __all__ = ["QualitySuite"]
 
@@ -96,8 +96,9 @@ class QualitySuite:
             transcript = agreement.transcribe(client)
             metrics |= _agreement(client, transcript, baseline)
             answers = self._ask(client, progress)
-            tokenizer = self._tokenizer or (client.checkpoint() if self._tasks else "")
-        answers |= self._run_tasks(server, tokenizer, directory, progress)
+            card = client.card() if self._tasks else None
+        if card is not None:
+            answers |= self._run_tasks(server, card, directory, progress)
         metrics |= _scores(answers)
         judged = self._judge(answers, baseline, metrics)
         report = QualityReport(
@@ -119,7 +120,7 @@ class QualitySuite:
         }
 
     def _run_tasks(
-        self, server: Server, tokenizer: str, directory: Path, progress: Progress
+        self, server: Server, card: ModelCard, directory: Path, progress: Progress
     ) -> dict[str, Mapping[str, float]]:
         found: dict[str, Mapping[str, float]] = {}
         for wanted in self._tasks:
@@ -127,7 +128,8 @@ class QualitySuite:
             found[wanted.name] = lm_eval.run(
                 server,
                 wanted,
-                tokenizer=tokenizer,
+                tokenizer=self._tokenizer or card.root,
+                max_length=card.max_model_len,
                 directory=directory,
                 limit=self._max_items,
                 timeout_s=self._task_timeout_s,

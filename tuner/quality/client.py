@@ -15,7 +15,7 @@ import httpx
 from tuner.model.outcome import Blame, Failure
 from tuner.ports import MeasurementFailed, Server
 
-__all__ = ["Completion", "CompletionsClient"]
+__all__ = ["Completion", "CompletionsClient", "ModelCard"]
 
 _BATCH = 256
 """Prompts per request: enough to fill any batch, and a body of a few megabytes."""
@@ -40,6 +40,14 @@ class Completion:
     tokens: tuple[str, ...] = ()
     logprobs: tuple[float | None, ...] = ()
     top: tuple[Mapping[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCard:
+    """``root``: folder or name of the checkpoint. ``max_model_len``: longest prompt and output together (tokens)."""
+
+    root: str
+    max_model_len: int
 
 
 class CompletionsClient:
@@ -105,20 +113,20 @@ class CompletionsClient:
             )
         return out
 
-    def checkpoint(self) -> str:
-        """Folder or name of the model that is served (``root`` of its entry in ``/v1/models``).
+    def card(self) -> ModelCard:
+        """What ``/v1/models`` says of the model that is served.
 
         Raises:
-            MeasurementFailed: the server died, hung, refused, or names none.
+            MeasurementFailed: the server died, hung, refused, or names no model.
         """
         try:
-            card = json.loads(self._request("GET", "/v1/models"))["data"][0]
-            root = card["root"]
+            first = json.loads(self._request("GET", "/v1/models"))["data"][0]
+            root, longest = first["root"], first["max_model_len"]
         except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
             raise self._failed("bad-response", "names no model in /v1/models") from error
-        if not isinstance(root, str) or not root:
+        if not isinstance(root, str) or not root or not isinstance(longest, int) or longest < 1:
             raise self._failed("bad-response", "names no checkpoint in /v1/models")
-        return root
+        return ModelCard(root=root, max_model_len=longest)
 
     def _request(self, method: str, path: str, payload: Mapping[str, Any] | None = None) -> bytes:
         deadline = time.monotonic() + self._timeout_s

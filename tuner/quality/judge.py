@@ -18,9 +18,10 @@ ALLOWED_DROP = 0.01
 """Accuracy (share, absolute) that a faster configuration may cost: one point, the usual bar for quantised models
 ("99 % recovery")."""
 CONFIDENCE = 0.95
-CATASTROPHE = 0.25
-"""Agreement below this part of the baseline's agreement with itself means that decoding has gone astray: fp8 and
-other sound changes of precision keep well more than half, broken kernels next to nothing."""
+CATASTROPHE = 0.1
+"""Agreement below this part of the baseline's with itself means that decoding has gone astray. Seen with
+SmolLM2-135M-Instruct on vLLM 0.32 CPU: the baseline with itself 1.0, a sound fp8 KV cache 0.31 (small models part
+ways early), a KV cache that writes garbage 0.0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

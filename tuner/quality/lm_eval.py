@@ -45,8 +45,8 @@ class Task:
 
 
 def installed() -> bool:
-    """Whether lm-eval is in this Python environment."""
-    return importlib.util.find_spec("lm_eval") is not None
+    """Whether lm-eval and what it needs to speak HTTP are in this Python environment."""
+    return all(importlib.util.find_spec(name) is not None for name in ("lm_eval", "tenacity", "aiohttp"))
 
 
 def task(spec: str) -> Task:
@@ -76,12 +76,20 @@ def task(spec: str) -> Task:
 
 
 def run(
-    server: Server, wanted: Task, *, tokenizer: str, directory: Path, limit: int | None, timeout_s: float
+    server: Server,
+    wanted: Task,
+    *,
+    tokenizer: str,
+    max_length: int,
+    directory: Path,
+    limit: int | None,
+    timeout_s: float,
 ) -> dict[str, float]:
     """One number per document (mostly 1.0 or 0.0), by ``task:document``.
 
     Args:
         tokenizer: folder or name of the model's tokenizer.
+        max_length: longest prompt and output together (tokens) that the server takes.
         directory: results and ``lm_eval.log`` go to a folder below it.
         limit: documents per task, at most.
 
@@ -97,7 +105,8 @@ def run(
     # Results of an interrupted earlier try of the same trial would be read twice.
     for stale in out.rglob("samples_*.jsonl"):
         stale.unlink()
-    status = _wait(_start(_command(server, wanted, tokenizer, out, limit), server, out, log), server, timeout_s)
+    command = _command(server, wanted, tokenizer, out, max_length=max_length, limit=limit)
+    status = _wait(_start(command, server, out, log), server, timeout_s)
     if status is None:
         raise _failed(server, "lm-eval-hang", f"lm-eval task {wanted.name} gave no result within {timeout_s:g} s", log)
     if status != 0:
@@ -108,14 +117,16 @@ def run(
         raise _failed(server, "lm-eval-failed", f"lm-eval task {wanted.name}: {error}", log) from error
 
 
-def _command(server: Server, wanted: Task, tokenizer: str, out: Path, limit: int | None) -> list[str]:
+def _command(
+    server: Server, wanted: Task, tokenizer: str, out: Path, *, max_length: int, limit: int | None
+) -> list[str]:
     # The arguments are one comma-separated string: a comma inside a value cannot be spelled.
     for value in (server.model_name, tokenizer):
         if "," in value:
             raise InputError(f"lm-eval cannot take a model name or path with a comma: {value!r}; rename the folder")
     arguments = (
         f"model={server.model_name},base_url={server.base_url}/v1/completions,tokenizer={tokenizer},"
-        "num_concurrent=16,max_retries=3,tokenized_requests=True"
+        f"max_length={max_length},num_concurrent=16,max_retries=3,tokenized_requests=True"
     )
     command = [sys.executable, "-m", "lm_eval", "run", "--model", "local-completions", "--model_args", arguments]
     command += ["--tasks", wanted.name, "--log_samples", "--output_path", str(out)]

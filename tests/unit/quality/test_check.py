@@ -113,7 +113,7 @@ def test_lm_eval_tasks_count_too(serve: Any, words: Any, tmp_path: Path, monkeyp
     asked = []
     monkeypatch.setattr(lm_eval, "run", lambda *_, **options: asked.append(options) or dict(answers))
     suite, server = QualitySuite(tasks=["arc_easy"], builtin=False), serve(words(scholar))
-    server.models = {"data": [{"id": "demo", "root": "/models/demo"}]}
+    server.models = {"data": [{"id": "demo", "root": "/models/demo", "max_model_len": 1024}]}
     base = suite.check(server, baseline=None, directory=tmp_path, progress=quiet)
     assert base.metrics["accuracy/arc_easy"] == 1.0
     assert asked[0]["tokenizer"] == "/models/demo"

@@ -137,10 +137,10 @@ def test_the_key_stands_in_no_message(serve: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "models", [None, {}, {"data": []}, {"data": [{"id": "demo"}]}, {"data": [{"root": 3}]}, "text"]
+    "models", [None, {}, {"data": []}, {"data": [{"id": "demo"}]}, {"data": [{"root": 3, "max_model_len": 9}]}, "text"]
 )
 def test_a_server_that_names_no_checkpoint(serve: Any, models: Any) -> None:
     server = serve(lambda _: (200, b""))
     server.models = models
     with CompletionsClient(server) as client, pytest.raises(MeasurementFailed, match="/v1/models"):
-        client.checkpoint()
+        client.card()

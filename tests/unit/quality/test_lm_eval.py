@@ -98,17 +98,20 @@ def test_strange_samples_are_refused(tmp_path: Path, content: str, message: str)
 
 
 def test_the_command_hides_the_key_and_names_the_server(tmp_path: Path) -> None:
-    command = lm_eval._command(Quiet(), Task(name="t", folder=tmp_path), "/models/demo", tmp_path, 7)
+    command = lm_eval._command(
+        Quiet(), Task(name="t", folder=tmp_path), "/models/demo", tmp_path, max_length=1024, limit=7
+    )
     assert "planted-key" not in " ".join(command)
     assert "base_url=http://127.0.0.1:1/v1/completions" in command[command.index("--model_args") + 1]
     assert command[command.index("--include_path") + 1] == str(tmp_path)
+    assert "max_length=1024" in command[command.index("--model_args") + 1]
     assert command[command.index("--limit") + 1] == "7"
     with pytest.raises(InputError, match="comma"):
-        lm_eval._command(Quiet(), Task(name="t"), "/models/a,b", tmp_path, None)
+        lm_eval._command(Quiet(), Task(name="t"), "/models/a,b", tmp_path, max_length=1, limit=None)
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    monkeypatch.setattr(lm_eval, "_command", lambda *_: [sys.executable, "-c", code])
+    monkeypatch.setattr(lm_eval, "_command", lambda *_, **options: [sys.executable, "-c", code])
     monkeypatch.setattr(lm_eval, "installed", lambda: True)
 
 
@@ -120,14 +123,14 @@ def test_a_run_reads_what_was_written_and_nothing_stale(tmp_path: Path, monkeypa
         "json.dumps({'doc_id': 5, 'metrics': ['acc'], 'acc': float(os.environ['OPENAI_API_KEY'] == 'planted-key')}))"
     )
     scripted(monkeypatch, code)
-    answers = run(Quiet(), Task(name="t"), tokenizer="x", directory=tmp_path, limit=None, timeout_s=60)
+    answers = run(Quiet(), Task(name="t"), tokenizer="x", max_length=1024, directory=tmp_path, limit=None, timeout_s=60)
     assert answers == {"t:5": 1.0}
 
 
 def test_a_failing_run_is_the_users_and_shows_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scripted(monkeypatch, "print('KeyError: no such task'); raise SystemExit(3)")
     with pytest.raises(MeasurementFailed) as seen:
-        run(Quiet(), Task(name="t"), tokenizer="x", directory=tmp_path, limit=None, timeout_s=60)
+        run(Quiet(), Task(name="t"), tokenizer="x", max_length=1024, directory=tmp_path, limit=None, timeout_s=60)
     failure = seen.value.failure
     assert (failure.kind, failure.blame) == ("lm-eval-failed", Blame.USER)
     assert "exit code 3" in failure.cause
@@ -149,7 +152,15 @@ def test_a_hanging_run_is_ended_with_its_children(tmp_path: Path, monkeypatch: p
         server.failure = lambda: dead if pid_file.exists() else None  # type: ignore[method-assign]
     began = time.monotonic()
     with pytest.raises(MeasurementFailed) as seen:
-        run(server, Task(name="t"), tokenizer="x", directory=tmp_path, limit=None, timeout_s=30 if died else 2)
+        run(
+            server,
+            Task(name="t"),
+            tokenizer="x",
+            max_length=1024,
+            directory=tmp_path,
+            limit=None,
+            timeout_s=30 if died else 2,
+        )
     assert seen.value.failure.kind == ("cuda-oom" if died else "lm-eval-hang")
     assert time.monotonic() - began < 30
     # A kill is carried out a moment after it was sent.
@@ -164,4 +175,4 @@ def _pids(file: Path) -> list[int]:
 def test_without_the_package_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lm_eval, "installed", lambda: False)
     with pytest.raises(InputError, match=r"pip install \.\[eval\]"):
-        run(Quiet(), Task(name="t"), tokenizer="x", directory=tmp_path, limit=None, timeout_s=1)
+        run(Quiet(), Task(name="t"), tokenizer="x", max_length=1024, directory=tmp_path, limit=None, timeout_s=1)
