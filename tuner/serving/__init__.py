@@ -1,0 +1,1 @@
+"""vLLM processes: start, watch, read, classify, tear down."""

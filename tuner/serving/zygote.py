@@ -1,0 +1,320 @@
+"""A parent that has imported vLLM and forks servers and benchmark clients from there.
+
+Stand-alone: it runs with the Python that will serve, where ``tuner`` need not be installed, so it imports the
+standard library and vLLM only. It speaks JSON lines: commands on standard input, answers on standard output,
+its own messages on standard error. When its input ends (the tuner is gone), it ends everything it forked, and itself.
+
+Started as ``python zygote.py parent MODULE...`` it imports the modules and serves; as ``python zygote.py cli ARG...``
+it runs one ``vllm`` sub-command in the foreground, also where the console script is broken (a build of vLLM that is
+not installed under the name ``vllm`` has no version to show).
+
+Why a fork is sound. vLLM itself forks EngineCore and its workers on CUDA (``VLLM_WORKER_MULTIPROC_METHOD`` is
+``fork`` there by default). Its CPU platform forces ``spawn``, because libgomp reads ``OMP_*``, ``GOMP_*`` and
+``LD_PRELOAD`` when a process starts and never again. So a worker is forked here only where the variables that vLLM
+sets for it are those that this parent itself was started with; anything else is spawned, as vLLM would.
+"""
+
+import contextlib
+import gc
+import importlib
+import importlib.metadata
+import json
+import os
+import runpy
+import select
+import signal
+import sys
+import time
+import traceback
+
+SERVER_MODULE = "vllm.entrypoints.openai.api_server"
+
+# Read when a process or a library starts; changing them later has no effect.
+FROZEN_PREFIXES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GLIBC_TUNABLES", "MALLOC_", "LD_")
+# Written by import of torch or vLLM themselves; equal in every process, no effect on threads.
+FROZEN_EXCEPT = ("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
+# How long forked processes get to end by themselves after the tuner is gone (seconds).
+ORPHAN_GRACE_S = 10.0
+
+
+def frozen(environment):
+    """The variables of an environment that count only at process start."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(FROZEN_PREFIXES) and name not in FROZEN_EXCEPT
+    }
+
+
+# Before any import: this is what the dynamic linker and libgomp saw.
+AT_START = frozen(os.environ)
+
+
+def provide_version():
+    """Give ``importlib.metadata`` an answer for ``vllm`` where the module is there but no distribution of that name."""
+    try:
+        importlib.metadata.version("vllm")
+    except importlib.metadata.PackageNotFoundError:
+        known = importlib.metadata.version
+
+        def version(name):
+            if name == "vllm":
+                return importlib.import_module("vllm.version").__version__
+            return known(name)
+
+        importlib.metadata.version = version
+
+
+def run_cli(arguments):
+    """``vllm ARG...`` in this process."""
+    sys.argv = ["vllm", *arguments]
+    # The platform is detected from the distribution's name and version: look before the answer is replaced.
+    importlib.import_module("vllm.platforms").current_platform.is_cpu()
+    provide_version()
+    importlib.import_module("vllm.entrypoints.cli.main").main()
+
+
+def run_server(arguments):
+    """``python -m vllm.entrypoints.openai.api_server ARG...`` in this process."""
+    sys.argv = [SERVER_MODULE, *arguments]
+    runpy.run_module(SERVER_MODULE, run_name="__main__", alter_sys=True)
+
+
+class Starts:
+    """Decides, inside a forked server, whether vLLM's processes are forked or spawned."""
+
+    def __init__(self, *, worker_affinity, record):
+        self.server = os.getpid()
+        self.worker_affinity = worker_affinity
+        self.record = record
+
+    def method(self):
+        """What ``VLLM_WORKER_MULTIPROC_METHOD`` is answered with.
+
+        vLLM's own reasons against a fork (CUDA already in use, WSL) hold here too. EngineCore, which the server
+        itself starts, only schedules when it has workers, so its OpenMP settings are of no consequence.
+        """
+        if cuda_in_use() or "microsoft" in os.uname().release.lower():
+            return "spawn"
+        if os.getpid() == self.server:
+            return "fork"
+        return "fork" if "OMP_NUM_THREADS" in AT_START or not on_cpu() else "spawn"
+
+    def install(self):
+        envs = importlib.import_module("vllm.envs")
+        if "--numa-bind" in sys.argv or "VLLM_WORKER_MULTIPROC_METHOD" not in envs.environment_variables:
+            return
+        envs.environment_variables["VLLM_WORKER_MULTIPROC_METHOD"] = self.method
+        context = importlib.import_module("multiprocessing.context")
+        spawn, fork = context.SpawnProcess._Popen, context.ForkProcess._Popen
+
+        def popen_spawn(process):
+            self.note(process)
+            return spawn(process)
+
+        def popen_fork(process):
+            if os.getpid() == self.server:
+                return fork(process)
+            self.note(process)
+            if on_cpu() and frozen(os.environ) != AT_START:
+                # vLLM wants other OpenMP settings than this process was born with. Its pipes are closed by
+                # the new process itself when forked; a spawned one never had them.
+                process._kwargs.pop("inherited_fds", None)
+                return spawn(process)
+            with self.bound():
+                return fork(process)
+
+        context.SpawnProcess._Popen = staticmethod(popen_spawn)
+        context.ForkProcess._Popen = staticmethod(popen_fork)
+
+    @contextlib.contextmanager
+    def bound(self):
+        """Fork with the CPU binding that libgomp gave this parent's first thread at its start."""
+        before = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, self.worker_affinity)
+        try:
+            yield
+        finally:
+            os.sched_setaffinity(0, before)
+
+    def note(self, process):
+        """Leave what vLLM wants at a worker's start, so that the next parent can be born with it."""
+        if not self.record or not process.name.startswith("VllmWorker"):
+            return
+        with contextlib.suppress(OSError), open(self.record, "x", encoding="utf-8") as file:
+            json.dump(frozen(os.environ), file)
+
+
+def cuda_in_use():
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.cuda.is_initialized()
+
+
+def on_cpu():
+    return bool(importlib.import_module("vllm.platforms").current_platform.is_cpu())
+
+
+class Parent:
+    """The long-lived process: forks on command, reports who ended."""
+
+    def __init__(self, modules):
+        self.children = {}
+        self.missing = []
+        for name in modules:
+            try:
+                importlib.import_module(name)
+            except ImportError as error:
+                self.missing.append(f"{name}: {error}")
+        self.refuse_cuda()
+        gc.collect()
+        gc.freeze()
+
+    def refuse_cuda(self):
+        if cuda_in_use():
+            self.say(event="refused", why="importing vLLM initialised CUDA, a fork could not use it")
+            raise SystemExit(3)
+
+    def say(self, **message):
+        sys.stdout.write(json.dumps(message) + "\n")
+        sys.stdout.flush()
+
+    def serve(self):
+        wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake_write)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the tuner decides
+        threads = len(os.listdir("/proc/self/task"))
+        vllm = sys.modules.get("vllm")
+        self.say(
+            event="ready",
+            pid=os.getpid(),
+            threads=threads,
+            missing=self.missing,
+            version=getattr(vllm, "__version__", ""),
+        )
+        buffer = b""
+        while True:
+            readable, _, _ = select.select([0, wake_read], [], [])
+            if wake_read in readable:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(wake_read, 4096)
+                self.reap()
+            if 0 not in readable:
+                continue
+            data = os.read(0, 1 << 16)
+            if not data:
+                break
+            buffer += data
+            *lines, buffer = buffer.split(b"\n")
+            for line in lines:
+                self.fork(json.loads(line), wake_read, wake_write)
+        self.end_all()
+
+    def fork(self, request, *close):
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                for descriptor in close:
+                    os.close(descriptor)
+                self.become(request)
+                status = 0
+            except SystemExit as error:
+                status = error.code if isinstance(error.code, int) else int(error.code is not None)
+                if isinstance(error.code, str):
+                    print(error.code, file=sys.stderr)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                finish(status)
+        self.children[pid] = request["id"]
+        self.say(event="started", id=request["id"], pid=pid)
+
+    def become(self, request):
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.setsid()
+        worker_affinity = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, request["affinity"])
+        null = os.open(os.devnull, os.O_RDONLY)
+        log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(null, 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(null)
+        os.close(log)
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        if request.get("directory"):
+            os.chdir(request["directory"])
+        gc.unfreeze()
+        if request["kind"] == "server":
+            Starts(worker_affinity=worker_affinity, record=request.get("record", "")).install()
+            run_server(request["arguments"])
+        else:
+            run_cli(request["arguments"])
+
+    def reap(self):
+        for pid in list(self.children):
+            try:
+                done, status = os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:
+                done, status = pid, 0
+            if done:
+                self.say(event="exited", id=self.children.pop(pid), code=os.waitstatus_to_exitcode(status))
+
+    def end_all(self):
+        """The tuner is gone: nothing that was forked here may outlive it."""
+        for number, patience in ((signal.SIGTERM, ORPHAN_GRACE_S), (signal.SIGKILL, 5.0)):
+            deadline = time.monotonic() + patience
+            # A forked child leads a session and a process group of its own, so its workers are reached as well,
+            # also after it has ended itself.
+            for pid in self.children:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(pid, number)
+            while time.monotonic() < deadline and any(map(group_exists, self.children)):
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(-1, os.WNOHANG)
+                time.sleep(0.05)
+
+
+def group_exists(pid):
+    try:
+        os.killpg(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return False
+    return True
+
+
+def finish(status):
+    """Leave a forked process as the interpreter would, without returning into the parent's loop."""
+    with contextlib.suppress(Exception):
+        import atexit
+        import threading
+
+        threading._shutdown()
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(status & 0xFF)
+
+
+def main():
+    what, *rest = sys.argv[1:]
+    if what == "cli":
+        run_cli(rest)
+    else:
+        # Answers go out on a descriptor of their own; whatever vLLM prints while it is imported goes to the log.
+        answers = os.dup(1)
+        os.dup2(2, 1)
+        sys.stdout = os.fdopen(answers, "w", encoding="utf-8")
+        Parent(rest).serve()
+
+
+if __name__ == "__main__":
+    main()
