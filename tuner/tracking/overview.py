@@ -14,10 +14,16 @@ from tuner.model.json import finite
 from tuner.model.workload import Objective
 from tuner.tracking.payload import Mask, legal, shown, yaml_text
 
-__all__ = ["Overview"]
+__all__ = ["VIEW", "Overview"]
 
 _SHOWN_TRIALS = 12
 """Trials listed in the description; the artifacts ``trials.csv`` and ``trials.json`` have all."""
+
+_SHOWN_FLAGS = 6
+"""Columns of flags in the prepared view of all runs."""
+
+VIEW = "tune"
+"""Key of that view in the page's address."""
 
 _FIGURES = (
     ("throughput/output", "Output throughput (tok/s)"),
@@ -77,20 +83,54 @@ class Overview:
         return pick(feasible, key=lambda row: row["objective"]) if feasible else None
 
     def metrics(self) -> dict[str, float]:
-        """``best/…`` and ``baseline/…`` figures, the gain, and trials by state."""
-        found: dict[str, float] = {}
-        for name, row in (("baseline", self.baseline), ("best", self.winner or self.baseline)):
+        """The gain, ``best/…`` and ``baseline/…`` figures, and trials by state: in the order to be read in."""
+        found = {f"gain/{name}": value for name, value in (self._gain() or {}).items() if finite(value)}
+        wanted = {self.objective.metric, *dict(_FIGURES)}
+        for name, row in (("best", self.winner or self.baseline), ("baseline", self.baseline)):
             if row is not None:
-                found.update({f"{name}/{metric}": value for metric, value in row["metrics"].items()})
                 found[f"{name}/objective"] = row["objective"]
-                found[f"{name}/trial"] = row["number"]
-        gain = self._gain()
-        if gain is not None:
-            found.update({f"gain/{name}": value for name, value in gain.items() if finite(value)})
+                found.update({f"{name}/{key}": value for key, value in row["metrics"].items() if key in wanted})
         for row in self.rows:
             found[f"trials/{row['state']}"] = found.get(f"trials/{row['state']}", 0) + 1
         found["trials/all"] = len(self.rows)
         return {legal(name): float(value) for name, value in found.items() if finite(value)}
+
+    def experiment_tags(self, limits: Sequence[str]) -> dict[str, str]:
+        """How MLflow's page of all runs shows them: sorted by the objective, with the columns that matter.
+
+        ``mlflow.sharedViewState.<key>`` is what its "share" button writes; the page opens so with
+        ``?viewStateShareKey=<key>``. A version that reads it no more shows its own default instead.
+        """
+        metrics = dict.fromkeys([self.objective.metric, "accuracy/score", *limits, "latency/ttft_p99"])
+        flags = [f"params.`{legal(f'asked/{flag}')}`" for flag in self._varied()[:_SHOWN_FLAGS]]
+        view = {
+            "orderByKey": f"metrics.`{legal(self.objective.metric)}`",
+            "orderByAsc": not self.objective.maximize,
+            "selectedColumns": [
+                *(f"metrics.`{legal(name)}`" for name in metrics),
+                "tags.`state`",
+                "tags.`feasible`",
+                *flags,
+                "tags.`reason`",
+            ],
+        }
+        return {
+            "mlflow.experimentKind": "custom_model_development",
+            "mlflow.experiment.primaryMetric.name": legal(self.objective.metric),
+            "mlflow.experiment.primaryMetric.greaterIsBetter": str(self.objective.maximize),
+            f"mlflow.sharedViewState.{VIEW}": json.dumps(view),
+        }
+
+    def _varied(self) -> list[str]:
+        """Flags that differ between trials, the most often set first."""
+        seen: dict[str, set[str]] = {}
+        often: dict[str, int] = {}
+        for row in self.rows:
+            for flag, value in row["arguments"].items():
+                seen.setdefault(flag, set()).add(json.dumps(value))
+                often[flag] = often.get(flag, 0) + 1
+        varied = [flag for flag in seen if len(seen[flag]) > 1 or often[flag] < len(self.rows)]
+        return sorted(varied, key=lambda flag: (-often[flag], flag))
 
     def history(self) -> list[tuple[Row, str, float]]:
         """(trial's row, metric, value) of the course of the study, for MLflow's charts."""
@@ -156,7 +196,8 @@ class Overview:
             if finite(gain.get("low")) and finite(gain.get("high")):
                 sentence += f" (95 % interval {gain['low']:+.1%} to {gain['high']:+.1%})"
         if isinstance(judgement, Mapping):
-            return f"{sentence}. Verdict: **{judgement.get('verdict', '')}**."
+            basis = " over fresh server starts" if judgement.get("basis") == "starts" else ""
+            return f"{sentence}{basis}. Verdict: **{judgement.get('verdict', '')}**."
         return f"{sentence}, not confirmed yet." if self.summary else f"{sentence} so far; the study is running."
 
     def _comparison(self) -> str:
@@ -166,7 +207,11 @@ class Overview:
         figures = list(_FIGURES)
         if self.objective.metric not in dict(figures):
             figures.insert(0, (self.objective.metric, f"{self.objective.metric} ({self.objective.unit})"))
-        lines = ["| | vLLM's default | winner | change |", "|---|---:|---:|---:|"]
+        ours = f"winner (trial {winner['number']})" if winner is not None else "winner"
+        lines = [
+            f"| | vLLM's default (trial {baseline['number']}) | {ours} | change |",
+            "|:---|---:|---:|---:|",
+        ]
         for metric, label in figures:
             before = baseline["metrics"].get(metric)
             after = winner["metrics"].get(metric) if winner is not None else None
@@ -202,8 +247,7 @@ class Overview:
 
     def _table(self) -> tuple[list[str], list[list[Any]]]:
         metrics = [name for name, _ in _FIGURES if any(name in row["metrics"] for row in self.rows)]
-        flags = sorted({flag for row in self.rows for flag in row["arguments"]})
-        varied = [flag for flag in flags if len({json.dumps(row["arguments"].get(flag)) for row in self.rows}) > 1]
+        varied = self._varied()
         fixed = ["trial", "origin", "state", "feasible", "objective", "low", "high"]
         lines = [
             [

@@ -159,6 +159,8 @@ class Sender:
             "mlflow.loggedArtifacts": '[{"path": "trials.json", "type": "table"}]',
         }
         self.store.log(parent, metrics=metrics, tags=tags, at=at)
+        limits = [limit.metric for limit in self._info.limits]
+        self.store.tag_experiment(self._experiment, overview.experiment_tags(limits))
         for row, name, value in overview.history():
             if (row["number"], name) not in self._charted:
                 # With the trial's own time, a point that is sent again after a restart is the same point.

@@ -105,6 +105,13 @@ class Store:
                 self._experiments[name] = known.experiment_id
         return self._experiments[name]
 
+    def tag_experiment(self, experiment: str, tags: Mapping[str, str]) -> None:
+        """Set the tags that are not so already."""
+        known = self._client.get_experiment(experiment).tags
+        for name, value in tags.items():
+            if known.get(name) != value:
+                self._client.set_experiment_tag(experiment, name, value)
+
     def run(self, experiment: str, identity: Mapping[str, str], *, name: str, at: int, parent: str | None) -> str:
         """Id of the run with these tags, created if there is none (``at``: start, ms since the epoch)."""
         key = (experiment, repr(sorted(identity.items())))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Mapping
 
 from tuner.errors import InputError, RunError
 from tuner.model.secrets import mask
+from tuner.tracking.overview import VIEW
 from tuner.tracking.store import is_local
 
 __all__ = ["open_ui", "ui_command"]
@@ -51,7 +54,10 @@ def open_ui(uri: str, host: str = "127.0.0.1", port: int = 5000, *, say: Callabl
     process = subprocess.Popen(argv, env=_environment(environment), start_new_session=True)
     try:
         _wait_ready(process, host, port)
-        say(f"MLflow UI: http://{host}:{port}  (Ctrl-C ends it)")
+        address = f"http://{host}:{port}"
+        say(f"MLflow UI: {address}  (Ctrl-C ends it)")
+        for name, number in _experiments(address):
+            say(f"  {name}: {address}/#/experiments/{number}/runs?viewStateShareKey={VIEW}")
         return process.wait()
     except KeyboardInterrupt:
         return 0
@@ -88,6 +94,26 @@ def _wait_ready(process: subprocess.Popen[bytes], host: str, port: int) -> None:
         except OSError:
             time.sleep(0.2)
     raise RunError(f"the MLflow UI did not listen on {host}:{port} within {_READY_S:.0f} s")
+
+
+def _experiments(address: str) -> list[tuple[str, str]]:
+    """(name, id) of the experiments that studies made; empty if the server does not say."""
+    request = urllib.request.Request(  # noqa: S310 - our own loopback address
+        f"{address}/api/2.0/mlflow/experiments/search",
+        data=b'{"max_results": 100}',
+        headers={"Content-Type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310 - as above
+            found = json.loads(answer.read(4_000_000)).get("experiments", [])
+    except (OSError, ValueError):
+        return []
+    key = f"mlflow.sharedViewState.{VIEW}"
+    return [
+        (str(item.get("name")), str(item.get("experiment_id")))
+        for item in found
+        if any(tag.get("key") == key for tag in item.get("tags", []))
+    ]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
