@@ -56,6 +56,7 @@ _SUCCESSORS: Mapping[str, str] = {
     "full-cuda-graph": "use compilation-config.cudagraph_mode",
     "compilation-config.full_cuda_graph": "use compilation-config.cudagraph_mode",
     "compilation-config.level": "use compilation-config.mode",
+    "attention-config.use_fp4_indexer_cache": "use attention-config.indexer_kv_dtype: mxfp4",
     "speculative-config.disable_by_batch_size": "use speculative-config.num_speculative_tokens_per_batch_size",
     "env:VLLM_ATTENTION_BACKEND": "use attention-backend",
     "env:VLLM_USE_V1": "the V1 engine is the only one",
