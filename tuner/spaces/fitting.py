@@ -135,6 +135,8 @@ class _Fitter:
 
     def _check(self, parts: tuple[dict[str, Json], dict[str, str]]) -> list[str]:
         arguments, environment = parts
+        # A fork's variable stays: its starting points are shown, and excluded by name unless that fork serves.
+        environment = {name: value for name, value in environment.items() if name not in FORK_ENVIRONMENT}
         return list(self._flags.check(Candidate(assignment={}, arguments=arguments, environment=environment)))
 
 
