@@ -176,7 +176,7 @@ class OptunaOptimizer:
             self._weed(trial, candidate, verdict, origin)
             self._refresh()
         # The sampler is stuck among what is known or excluded: any new candidate teaches more.
-        fresh = self._advisor.any_new(self._history, self._avoided(), seed=seed_for(self._seed, self._closed))
+        fresh = self._advisor.any_new(self._avoided(), seed=seed_for(self._seed, self._closed))
         if fresh is None:
             raise StudyStopped("nothing feasible is left to try: every candidate found is excluded or was tried")
         candidate = self._planner.render(fresh, origin=origin)

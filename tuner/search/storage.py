@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 from optuna.exceptions import StorageInternalError
-from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError, OperationalError
 
@@ -29,12 +29,14 @@ def open_storage(url: str) -> BaseStorage:
     """Open or create the storage at ``url``.
 
     ``sqlite:///FILE`` (a bare path ending in ``.db`` or ``.sqlite`` too), ``journal:///FILE`` (a bare path ending in
-    ``.log``, ``.jsonl`` or ``.journal`` too), or any URL of SQLAlchemy such as ``postgresql+psycopg2://…``.
+    ``.log``, ``.jsonl`` or ``.journal`` too), ``memory://`` (gone with the process), or any URL of SQLAlchemy such as ``postgresql+psycopg2://…``.
 
     Raises:
         InputError: the address is wrong, not writable, no database, or of another schema.
         RunError: the storage is locked or does not answer.
     """
+    if url == "memory://":
+        return InMemoryStorage()
     url = _normalised(url)
     with storage_errors(url):
         if url.startswith(_JOURNAL):

@@ -1,0 +1,91 @@
+"""Where suggestions come from: random candidates, mutations and crossings of the best, one-factor sweeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tuner.model.json import Scalar
+from tuner.search.conditions import Conditions
+from tuner.search.distributions import Encoding
+
+__all__ = ["Assignment", "CandidateSource"]
+
+Assignment = dict[str, Scalar]
+
+_SWEEP = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+
+
+class CandidateSource:
+    """Draws full assignments (conditional parameters included) and prunes them to what exists."""
+
+    def __init__(self, encoded: Mapping[str, Encoding], conditions: Conditions) -> None:
+        self._encoded = encoded
+        self._conditions = conditions
+        self._names = list(encoded)
+
+    def complete(self, assignment: Mapping[str, Scalar], rng: np.random.Generator) -> Assignment:
+        """Every parameter: what is given, else the default, else a random value."""
+        out: Assignment = {}
+        for name, item in self._encoded.items():
+            value = assignment.get(name, item.default)
+            out[name] = item.at(float(rng.random())) if value is None else value
+        return out
+
+    def prune(self, assignment: Mapping[str, Scalar]) -> Assignment:
+        return self._conditions.prune(assignment)
+
+    def random(self, rng: np.random.Generator) -> Assignment:
+        return {name: item.at(float(rng.random())) for name, item in self._encoded.items()}
+
+    def pool(self, parents: Sequence[Mapping[str, Scalar]], rng: np.random.Generator, size: int) -> list[Assignment]:
+        """About ``size`` different candidates, pruned, in a fixed order."""
+        full = [self.complete(parent, rng) for parent in parents]
+        found: dict[tuple[object, ...], Assignment] = {}
+
+        def add(assignment: Mapping[str, Scalar]) -> None:
+            pruned = self.prune(assignment)
+            found.setdefault(signature(pruned), pruned)
+
+        for parent in full[:2]:
+            for neighbour in self.sweep(parent):
+                add(neighbour)
+        share = size // 3 if full else size
+        for _ in range(share):
+            add(self.random(rng))
+        for index in range(size - share if full else 0):
+            parent = full[min(int(rng.exponential(1.2)), len(full) - 1)]
+            if index % 5 == 0 and len(full) > 1:
+                parent = self._cross(parent, full[int(rng.integers(len(full)))], rng)
+            add(self.mutate(parent, rng, changes=1 + min(int(rng.exponential(1.3)), 6)))
+        return list(found.values())
+
+    def mutate(self, parent: Mapping[str, Scalar], rng: np.random.Generator, *, changes: int) -> Assignment:
+        """``parent`` with some parameters moved: numbers to a near or any value, labels to any."""
+        child = dict(parent)
+        for index in rng.permutation(len(self._names))[:changes]:
+            name = self._names[int(index)]
+            item = self._encoded[name]
+            unit = item.unit(child[name])
+            if unit is None or rng.random() < 0.4:
+                child[name] = item.at(float(rng.random()))
+            else:
+                child[name] = item.at(min(max(unit + float(rng.normal(0, 0.2)), 0.0), 1.0))
+        return child
+
+    def sweep(self, parent: Mapping[str, Scalar]) -> list[Assignment]:
+        """Each parameter in turn at its other values (six along a long range), everything else as it is."""
+        out = []
+        for name, item in self._encoded.items():
+            values = item.values if 0 < len(item.values) <= 12 else tuple(item.at(unit) for unit in _SWEEP)
+            out += [{**parent, name: value} for value in values if value != parent.get(name)]
+        return out
+
+    def _cross(self, a: Mapping[str, Scalar], b: Mapping[str, Scalar], rng: np.random.Generator) -> Assignment:
+        return {name: (a if rng.random() < 0.5 else b)[name] for name in self._names}
+
+
+def signature(assignment: Mapping[str, Scalar]) -> tuple[object, ...]:
+    """Equal for equal assignments; True and 1 differ."""
+    return tuple((name, type(value), value) for name, value in assignment.items())

@@ -1,0 +1,86 @@
+"""From assignments to the numbers that the models see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.model.json import Scalar
+from tuner.model.space import Space
+from tuner.model.workload import Objective, Workload
+from tuner.ports import Planner
+from tuner.search.candidates import signature
+from tuner.search.conditions import Conditions
+from tuner.search.distributions import Encoding
+from tuner.search.knobs import Defaults, read_knobs, varies_knobs
+from tuner.search.mechanism import StepModel
+
+__all__ = ["Encoder", "Rows"]
+
+Array: TypeAlias = NDArray[np.float64]
+
+_ABSENT, _UNKNOWN = -1.0, -2.0
+_MOST_REMEMBERED = 20_000
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Encoded candidates: one column per parameter (``x``), and the knobs of the mechanism."""
+
+    x: Array
+    knobs: Array
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+class Encoder:
+    """Remembers what it encoded: the same trials come again with every suggestion."""
+
+    def __init__(
+        self,
+        space: Space,
+        encoded: Mapping[str, Encoding],
+        conditions: Conditions,
+        planner: Planner,
+        objective: Objective,
+        workload: Workload | None,
+    ) -> None:
+        self._encoded = encoded
+        self._conditions = conditions
+        self._planner = planner
+        self._defaults = Defaults.of(space)
+        self._memory: dict[tuple[object, ...], tuple[Array, Array]] = {}
+        self.model = StepModel(space, workload, per_step=objective.metric.startswith(("latency/tpot", "latency/itl")))
+        self.knows_mechanism = varies_knobs(space)
+        self.labels = np.array([not item.ordered for item in encoded.values()] or [True])
+
+    def rows(self, assignments: Sequence[Mapping[str, Scalar]]) -> Rows:
+        if len(self._memory) > _MOST_REMEMBERED:
+            self._memory.clear()
+        pairs = [self._row(assignment) for assignment in assignments]
+        return Rows(np.array([pair[0] for pair in pairs]), np.array([pair[1] for pair in pairs]))
+
+    def _row(self, assignment: Mapping[str, Scalar]) -> tuple[Array, Array]:
+        key = signature(assignment)
+        known = self._memory.get(key)
+        if known is None:
+            candidate = self._planner.render(assignment)
+            known = (self._parameters(assignment), np.array(read_knobs(candidate, self._defaults)))
+            self._memory[key] = known
+        return known
+
+    def _parameters(self, assignment: Mapping[str, Scalar]) -> Array:
+        out = [self._value(name, item, assignment) for name, item in self._encoded.items()]
+        return np.array(out or [0.0])
+
+    def _value(self, name: str, item: Encoding, assignment: Mapping[str, Scalar]) -> float:
+        if name not in assignment and not self._conditions.active(name, assignment):
+            return _ABSENT
+        value = assignment.get(name, item.default)
+        code = item.unit(value) if item.ordered else item.position(value)
+        return _UNKNOWN if code is None else float(code)

@@ -1,0 +1,210 @@
+"""How likely a candidate is to start, learned from what failed: each choice, range end or pair may be the culprit.
+
+A noisy-or: a trial fails if any of the things it contains is dead. A success clears everything it contains, a failure
+shares the blame among what is not cleared yet, more of it to what the error message names. So one dead label is found
+after a few trials without shunning everything that stood beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.model.json import Scalar
+from tuner.search.distributions import Encoding
+
+__all__ = ["Suspects", "suspect_model"]
+
+Array: TypeAlias = NDArray[np.float64]
+Flags: TypeAlias = NDArray[np.bool_]
+
+_LABEL, _END, _PAIR, _USUAL = 0.13, 0.02, 0.0012, 0.004
+"""Prior chances that a label, the far end of a range, a pair, or the default is dead."""
+_CLEARED = 8.0
+"""Weight of one success against a suspicion: starts are nearly deterministic, not quite."""
+_NAMED = 6.0
+"""Factor on the blame of what an error message names."""
+_ROUNDS = 12
+
+
+@dataclass(frozen=True)
+class Suspects:
+    """The things a candidate may contain.
+
+    Attributes:
+        columns: column of the encoded row per suspect.
+        kinds: 0 equals, 1 at least, 2 at most.
+        values: what the column is compared with.
+        prior: chance of being dead before anything was tried.
+        words: what an error message would call it.
+    """
+
+    columns: NDArray[np.int64]
+    kinds: NDArray[np.int64]
+    values: Array
+    prior: Array
+    words: tuple[tuple[str, ...], ...]
+
+    @classmethod
+    def of(cls, encoded: Mapping[str, Encoding], *, only: frozenset[str] | None = None) -> Suspects:
+        """Every label, and both ends of every range in four steps away from the default."""
+        rows: list[tuple[int, int, float, float, tuple[str, ...]]] = []
+        for column, (name, item) in enumerate(encoded.items()):
+            if only is not None and name not in only:
+                continue
+            rows += _label_rows(column, item) if not item.ordered else _end_rows(column, item)
+        if not rows:
+            rows = [(0, 0, -9.0, _USUAL, ())]
+        return cls(
+            columns=np.array([row[0] for row in rows]),
+            kinds=np.array([row[1] for row in rows]),
+            values=np.array([row[2] for row in rows]),
+            prior=np.array([row[3] for row in rows]),
+            words=tuple(row[4] for row in rows),
+        )
+
+    def present(self, x: Array) -> Flags:
+        """Which rows contain which suspects, shape (rows, suspects)."""
+        values = x[:, self.columns]
+        known = values >= 0
+        equal = np.abs(values - self.values) < 1e-9
+        found = np.where(self.kinds == 0, equal, np.where(self.kinds == 1, values >= self.values, values <= self.values))
+        return np.asarray(known & found)
+
+    def named(self, messages: Sequence[str]) -> Array:
+        """Factor on the blame of each suspect per failed trial."""
+        out = np.ones((len(messages), len(self.words)))
+        for row, message in enumerate(messages):
+            text = _plain(message)
+            for index, words in enumerate(self.words):
+                if any(word in text for word in words):
+                    out[row, index] = _NAMED
+        return out
+
+
+@dataclass
+class Feasibility:
+    """Chance of starting. ``single`` and ``pair`` are the chances of being dead."""
+
+    suspects: Suspects
+    single: Array
+    pairs: NDArray[np.int64]
+    pair: Array
+    failures: int = 0
+    rate: float = field(default=0.0)
+
+    def chance(self, x: Array) -> Array:
+        """Chance that each row starts."""
+        present = self.suspects.present(x)
+        log = present @ np.log1p(-np.minimum(self.single, 0.999))
+        if len(self.pairs):
+            both = present[:, self.pairs[:, 0]] & present[:, self.pairs[:, 1]]
+            log = log + both @ np.log1p(-np.minimum(self.pair, 0.999))
+        return np.asarray(np.exp(log))
+
+    def label_risk(self, column: int, value: float) -> float:
+        """Chance that this one choice is dead."""
+        mask = (self.suspects.columns == column) & (self.suspects.kinds == 0) & (self.suspects.values == value)
+        return float(self.single[mask].max()) if mask.any() else 0.0
+
+
+def suspect_model(suspects: Suspects, x: Array, failed: Flags, messages: Sequence[str]) -> Feasibility:
+    """Share the blame for the failures.
+
+    Args:
+        suspects: what may be dead.
+        x: encoded rows of all trials that were launched.
+        failed: which of them did not start.
+        messages: the failures' messages, one per failed row.
+    """
+    present = suspects.present(x)
+    prior = suspects.prior.copy()
+    cleared = present[~failed].sum(axis=0)
+    bad = present[failed]
+    factor = suspects.named(messages)
+    labels = suspects.prior >= _LABEL * 0.99
+    single, pairs, pair = prior, np.empty((0, 2), dtype=np.int64), np.empty(0)
+    for _ in range(2):
+        single, pairs, pair = _blame(present, failed, prior, cleared, bad, factor)
+        tried = labels & (present.sum(axis=0) > 0)
+        # Where every second label turns out dead, the untried ones are less to be trusted too.
+        rate = (single[tried].sum() + 1.3) / (tried.sum() + 10.0) if tried.any() else _LABEL
+        prior = np.where(labels, np.clip(rate, 0.05, 0.4), suspects.prior)
+    return Feasibility(suspects, single, pairs, pair, failures=int(failed.sum()), rate=float(failed.mean() if len(failed) else 0))
+
+
+def _blame(
+    present: Flags, failed: Flags, prior: Array, cleared: NDArray[np.int64], bad: Flags, factor: Array
+) -> tuple[Array, NDArray[np.int64], Array]:
+    pairs = _pairs(bad)
+    good = present[~failed]
+    if len(pairs):
+        together = (good[:, pairs[:, 0]] & good[:, pairs[:, 1]]).sum(axis=0)
+        bad_pairs = bad[:, pairs[:, 0]] & bad[:, pairs[:, 1]]
+        pair_factor = np.sqrt(factor[:, pairs[:, 0]] * factor[:, pairs[:, 1]])
+    else:
+        together, bad_pairs, pair_factor = np.empty(0), np.empty((len(bad), 0), bool), np.empty((len(bad), 0))
+    everything = np.concatenate([prior, np.full(len(pairs), _PAIR)])
+    seen = np.concatenate([cleared, together])
+    inside = np.concatenate([bad, bad_pairs], axis=1)
+    weight = np.concatenate([factor, pair_factor], axis=1)
+    dead = everything / (1 + _CLEARED * seen)
+    for _ in range(_ROUNDS):
+        odds = np.minimum(dead * weight, 0.98) * inside
+        alive = np.exp(np.log1p(-odds).sum(axis=1, keepdims=True))
+        blame = odds / np.maximum(1 - alive, 1e-9)
+        received = np.minimum(blame, 1.0).sum(axis=0)
+        dead = (everything + received) / (1 + received + _CLEARED * seen)
+    count = len(prior)
+    return dead[:count], pairs, dead[count:]
+
+
+def _pairs(bad: Flags) -> NDArray[np.int64]:
+    """Pairs that occur in a failed trial, at most a few thousand."""
+    found: dict[tuple[int, int], None] = {}
+    for row in bad[-60:]:
+        members = np.flatnonzero(row)
+        for position, first in enumerate(members):
+            for second in members[position + 1 :]:
+                found[(int(first), int(second))] = None
+        if len(found) > 4000:
+            break
+    return np.array(list(found), dtype=np.int64).reshape(-1, 2)
+
+
+def _label_rows(column: int, item: Encoding) -> list[tuple[int, int, float, float, tuple[str, ...]]]:
+    default = item.position(item.default) if item.default is not None else None
+    return [
+        (column, 0, float(position), _USUAL if position == default else _LABEL, _words(item.name, value))
+        for position, value in enumerate(item.values)
+    ]
+
+
+def _end_rows(column: int, item: Encoding) -> list[tuple[int, int, float, float, tuple[str, ...]]]:
+    middle = item.unit(item.default) if item.default is not None else None
+    centre = 0.5 if middle is None else middle
+    rows: list[tuple[int, int, float, float, tuple[str, ...]]] = []
+    words = (_plain(item.name),)
+    if len(item.values) and len(item.values) <= 6:
+        # Few sizes: each may be unsupported by itself (block sizes).
+        for value in item.values:
+            unit = item.unit(value)
+            if unit is not None and unit != middle:
+                rows.append((column, 0, unit, 0.05, (*words, *_words(item.name, value))))
+    rows += [(column, 1, centre + (1 - centre) * share, _END, words) for share in (0.1, 0.4, 0.7, 0.95) if centre < 1]
+    rows += [(column, 2, centre * (1 - share), _END, words) for share in (0.1, 0.4, 0.7, 0.95) if centre > 0]
+    return rows
+
+
+def _words(name: str, value: Scalar) -> tuple[str, ...]:
+    text = _plain(str(value))
+    # Short labels ("8", "on") occur in any message; a name and its value together do not.
+    return (text,) if len(text) >= 4 and text not in ("auto", "none", "true", "false") else (f"{_plain(name)}={text}",)
+
+
+def _plain(text: str) -> str:
+    return text.lower().replace("-", "_")

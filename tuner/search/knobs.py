@@ -1,0 +1,199 @@
+"""The settings of vLLM that a step-time model understands, read from what a candidate asks for.
+
+Names are matched loosely (``max_num_seqs``, ``max-num-seqs``, ``compilation_config.cudagraph_mode``), because spaces
+for external programs spell them in their own way. Whatever is not recognised stays out of the mechanism.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tuner.model.candidate import Candidate
+from tuner.model.json import finite
+from tuner.model.space import Choice, Space
+
+__all__ = ["KNOBS", "Defaults", "read_knobs", "varies_knobs"]
+
+KNOBS = (
+    "seqs",
+    "batched_tokens",
+    "capture",
+    "graphs",
+    "weight_bits",
+    "kv_bits",
+    "utilization",
+    "kv_bytes",
+    "drafts",
+    "draft_free",
+    "tensor_parallel",
+    "data_parallel",
+    "async",
+    "chunked",
+)
+"""Columns of a row of knobs. ``graphs``: 0 none, 1 piecewise, 2 full decode. ``draft_free``: drafts cost no model."""
+
+_SPELLINGS: dict[str, tuple[str, ...]] = {
+    "seqs": ("max-num-seqs",),
+    "batched_tokens": ("max-num-batched-tokens",),
+    "capture": ("max-cudagraph-capture-size", "compilation-config.max-cudagraph-capture-size", "cudagraph-capture-size"),
+    "capture_sizes": (
+        "cudagraph-capture-sizes",
+        "compilation-config.cudagraph-capture-sizes",
+        "cuda-graph-sizes",
+    ),
+    "mode": ("compilation-config.cudagraph-mode", "cudagraph-mode"),
+    "eager": ("enforce-eager",),
+    "quantization": ("quantization",),
+    "kv_dtype": ("kv-cache-dtype",),
+    "utilization": ("gpu-memory-utilization", "device-memory-utilization"),
+    "kv_bytes": ("kv-cache-memory-bytes",),
+    "drafts": ("speculative-config.num-speculative-tokens", "spec-tokens", "num-speculative-tokens"),
+    "method": ("speculative-config.method", "spec-method", "speculative-method"),
+    "tensor_parallel": ("tensor-parallel-size",),
+    "data_parallel": ("data-parallel-size",),
+    "async": ("async-scheduling",),
+    "chunked": ("enable-chunked-prefill",),
+}
+_OFF = frozenset({"", "none", "off", "false", "null", "no", "disabled", "default", "auto"})
+_LARGEST_DEFAULT_CAPTURE = 512
+"""vllm/config/vllm.py: the default limit is min(max_num_seqs * (1 + drafts) * 2, 512), 1024 on SM100 from 0.32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defaults:
+    """What runs where a candidate says nothing."""
+
+    seqs: float = 256.0
+    batched_tokens: float = 8192.0
+    weight_bits: float = 16.0
+    utilization: float = 0.92
+    graphs: float = 2.0
+
+    @classmethod
+    def of(cls, space: Space) -> Defaults:
+        """From the space's stated defaults where there are any, else vLLM's own for that platform."""
+        found: dict[str, float] = {}
+        for parameter in space.parameters:
+            spelled = _spelling(parameter.target or parameter.name)
+            for knob in ("seqs", "batched_tokens", "utilization"):
+                number = _float(parameter.default)
+                if spelled in _SPELLINGS[knob] and number is not None and number > 0:
+                    found[knob] = number
+        cpu = space.hardware.platform == "cpu"
+        small = cpu or space.hardware.memory_gib < 70
+        found.setdefault("seqs", 128.0 if cpu else 256.0)
+        found.setdefault("batched_tokens", 2048.0 if small else 8192.0)
+        bits = _bits(space.model.quantization, 16.0)
+        return cls(**found, weight_bits=bits, graphs=0.0 if cpu else 2.0)
+
+
+def varies_knobs(space: Space) -> bool:
+    """Whether the space varies the batch, its graphs or its precision: anything the mechanism can speak of."""
+    known = {spelling for spellings in _SPELLINGS.values() for spelling in spellings}
+    for parameter in space.parameters:
+        names = {_spelling(parameter.name), _spelling(parameter.target)}
+        if isinstance(parameter.domain, Choice):
+            for value in parameter.domain.values.values():
+                if isinstance(value, Mapping) and isinstance(value.get("arguments"), Mapping):
+                    names |= {_spelling(str(name)) for name in value["arguments"]}
+        if names & known:
+            return True
+    return False
+
+
+def read_knobs(candidate: Candidate, defaults: Defaults) -> list[float]:
+    """One row in the order of :data:`KNOBS`; always finite."""
+    flat = _flat(candidate)
+
+    def look(name: str) -> object:
+        return next((flat[spelling] for spelling in _SPELLINGS[name] if spelling in flat), None)
+
+    def number(name: str, default: float) -> float:
+        found = _float(look(name))
+        return found if found is not None and found > 0 else default
+
+    method = str(look("method") or "").lower()
+    drafts = 0.0 if method in _OFF and method else number("drafts", 0.0)
+    seqs = number("seqs", defaults.seqs)
+    sizes = look("capture_sizes")
+    listed = [size for size in sizes if finite(size)] if isinstance(sizes, Sequence) and not isinstance(sizes, str) else []
+    capture = float(max(listed)) if listed else number("capture", min(seqs * (1 + drafts) * 2, _LARGEST_DEFAULT_CAPTURE))
+    graphs = _graphs(str(look("mode") or ""), defaults.graphs)
+    if _true(look("eager")):
+        graphs = 0.0
+    return [
+        seqs,
+        number("batched_tokens", defaults.batched_tokens),
+        capture,
+        graphs,
+        _bits(look("quantization"), defaults.weight_bits),
+        _bits(look("kv_dtype"), 16.0),
+        min(number("utilization", defaults.utilization), 1.0),
+        number("kv_bytes", 0.0),
+        min(drafts, 64.0),
+        1.0 if method.startswith(("ngram", "suffix")) else 0.0,
+        number("tensor_parallel", 1.0),
+        number("data_parallel", 1.0),
+        0.0 if _false(look("async")) else 1.0,
+        0.0 if _false(look("chunked")) else 1.0,
+    ]
+
+
+def _flat(candidate: Candidate) -> dict[str, object]:
+    flat: dict[str, object] = {}
+    for name, value in candidate.assignment.items():
+        flat[_spelling(name)] = value
+
+    def walk(prefix: str, value: object) -> None:
+        if isinstance(value, Mapping) and len(prefix) < 200:
+            for key, item in value.items():
+                walk(f"{prefix}.{_spelling(str(key))}", item)
+        else:
+            flat[prefix] = value
+
+    for name, value in candidate.arguments.items():
+        walk(_spelling(name), value)
+    return flat
+
+
+def _spelling(name: str) -> str:
+    return name.lower().lstrip("-").replace("_", "-")
+
+
+def _float(value: object) -> float | None:
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            return None
+    return float(value) if isinstance(value, int | float) and finite(value) else None
+
+
+def _graphs(mode: str, default: float) -> float:
+    mode = mode.upper()
+    if mode == "NONE":
+        return 0.0
+    if mode == "PIECEWISE":
+        return 1.0
+    return 2.0 if mode.startswith("FULL") else default
+
+
+def _bits(value: object, default: float) -> float:
+    """Bits per element that a quantization or dtype name speaks of."""
+    name = str(value or "").lower()
+    if name in _OFF:
+        return default
+    if any(mark in name for mark in ("fp4", "int4", "w4", "awq", "gptq", "4bit", "nf4")):
+        return 4.0
+    if any(mark in name for mark in ("fp8", "int8", "w8", "e4m3", "e5m2", "8bit")):
+        return 8.0
+    return default
+
+
+def _true(value: object) -> bool:
+    return value is True or str(value).lower() in ("true", "on", "yes", "1")
+
+
+def _false(value: object) -> bool:
+    return value is False or str(value).lower() in ("false", "off", "no", "0")

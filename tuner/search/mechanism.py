@@ -1,0 +1,195 @@
+"""A crude model of a decode step, whose coefficients the study's own trials correct.
+
+The shape is what is known: weights and KV cache are read over the memory bus, tokens cost FLOPs, launching kernels
+costs time unless a captured graph covers the batch, the batch is the least of the scheduler's limit, the load and the
+KV capacity, drafts must be verified and are accepted with some chance, and prompts have to be prefilled. The sizes
+come from the hardware and the model, each with a wide prior: what is right is the form, not the figures. Where the
+form is wrong, the statistical model on the residual takes over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from tuner.model.space import Space
+from tuner.model.workload import Workload
+from tuner.search.knobs import KNOBS
+
+__all__ = ["Fit", "StepModel"]
+
+Array: TypeAlias = NDArray[np.float64]
+
+_COLUMN = {name: index for index, name in enumerate(KNOBS)}
+
+_PRIOR: tuple[tuple[str, float], ...] = (
+    ("weights", 0.7),
+    ("compute", 0.7),
+    ("kv", 0.8),
+    ("launch", 0.8),
+    ("host", 0.8),
+    ("load", 0.6),
+    ("capacity", 0.8),
+    ("acceptance", 1.0),
+    ("prefill", 0.7),
+    ("chunk", 0.8),
+    ("eight_bit", 0.4),
+    ("parallel", 0.8),
+)
+"""Coefficient → standard deviation of its logarithm around the value from the data sheet."""
+
+_OFFSET = len(_PRIOR)
+_TOLERANCE = 0.08
+"""Relative error that the crude form is forgiven before its coefficients move."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Coefficients learned from trials.
+
+    Attributes:
+        theta: logarithmic corrections, then the offset of the log objective.
+        error: root mean square of the relative error on the trials it was fitted to.
+        penalty: logarithm of what the fit's freedom costs it in a comparison with other models (≤ 0).
+    """
+
+    theta: Array
+    error: float
+    penalty: float
+
+
+class StepModel:
+    """Predicts the logarithm of throughput (or of its inverse, for objectives that are minimised).
+
+    Args:
+        space: for the hardware's and the model's figures.
+        workload: lengths and load; a wide guess without.
+        per_step: the objective is the time of one step (TPOT, ITL) rather than throughput.
+    """
+
+    def __init__(self, space: Space, workload: Workload | None, *, per_step: bool) -> None:
+        hardware, model = space.hardware, space.model
+        self._per_step = per_step
+        self._cpu = hardware.platform == "cpu"
+        bandwidth = max(hardware.bandwidth_gb_s, 1.0) * 1e9 * 0.7
+        flops = max([*hardware.tflops.values(), 0.1][0] * 1e12 * 0.4, 1e9)
+        weight_bytes = max(model.weight_bytes, 1e6)
+        active = weight_bytes / 2
+        if model.is_moe and model.experts > 0:
+            active *= min(1.0, 0.15 + model.experts_per_token / model.experts)
+        self._weight_bytes = weight_bytes
+        self._memory = hardware.memory_gib * 2**30
+        self._read_weights = weight_bytes / bandwidth
+        self._compute = 2 * active / flops
+        per_token = model.kv_bytes_per_token.get("auto", 0.0) or 4.0 * model.layers * model.kv_heads * model.head_dim
+        self._kv_per_token = max(per_token, 1.0)
+        self._read_kv = self._kv_per_token / bandwidth
+        # About ten kernels a layer at 6 microseconds each where no graph replays them.
+        self._launch = 0.0 if self._cpu else max(model.layers, 1) * 10 * 6e-6 * 4
+        self._host = 1e-3
+        self._input = float(workload.input_tokens + workload.prefix_tokens) if workload else 256.0
+        self._output = float(max(workload.output_tokens, 1)) if workload else 256.0
+        load, self._load_known = _load(workload)
+        self._load = load
+        self._sigma = np.array([sd for _, sd in _PRIOR])
+        if not self._load_known:
+            self._sigma[[name for name, _ in _PRIOR].index("load")] = 1.5
+        self._sign = 1.0
+
+    def batch(self, knobs: Array, theta: Array | None = None) -> Array:
+        """Running batch (sequences) per row of knobs."""
+        t = self._named(theta)
+        dp = knobs[:, _COLUMN["data_parallel"]]
+        capacity = self._capacity(knobs) * np.exp(t["capacity"])
+        seqs = knobs[:, _COLUMN["seqs"]] * dp
+        load = self._load * np.exp(t["load"])
+        power = 4.0  # a soft minimum: limits that are close to each other all bite a little
+        return np.maximum((seqs**-power + load**-power + capacity**-power) ** (-1 / power), 1.0)
+
+    def predict(self, knobs: Array, theta: Array | None = None) -> Array:
+        """Log objective up to an offset, more is better."""
+        t = self._named(theta)
+        column = {name: knobs[:, index] for name, index in _COLUMN.items()}
+        batch = self.batch(knobs, theta)
+        dp, tp = column["data_parallel"], column["tensor_parallel"]
+        local = batch / dp
+        drafts = column["drafts"]
+        tokens = local * (1 + drafts)
+        eight_bit = np.where(column["weight_bits"] <= 8, np.exp(-0.45 * np.exp(t["eight_bit"])), 1.0)
+        context = self._input + self._output / 2
+        covered = (column["graphs"] > 0) & (column["capture"] >= tokens)
+        uncovered = np.where(covered, np.where(column["graphs"] > 1, 0.0, 0.15), 1.0)
+        weights = self._read_weights * np.exp(t["weights"]) * column["weight_bits"] / 16
+        compute = self._compute * np.exp(t["compute"]) * eight_bit
+        step = (
+            weights / tp
+            + tokens * compute / tp
+            + local * context * self._read_kv * np.exp(t["kv"]) * column["kv_bits"] / 16 / tp
+            + self._launch * np.exp(t["launch"]) * uncovered
+            + self._host * np.exp(t["host"]) * (1 + local / 256) * (1.5 - 0.5 * column["async"])
+            + np.where(tp > 1, 0.15 * weights * np.exp(t["parallel"]), 0.0)
+            + drafts * np.where(column["draft_free"] > 0, 0.02, 0.08) * weights
+        )
+        alpha = 1 / (1 + np.exp(-(t["acceptance"] - 0.2)))
+        accepted = (1 - alpha ** (1 + drafts)) / (1 - alpha)
+        if self._per_step:
+            return -np.log(step / accepted)
+        prompts = self._input * np.exp(t["prefill"]) * compute / tp * local
+        chunks = local * self._input / column["batched_tokens"] * (weights / tp + self._host) * np.exp(t["chunk"])
+        seconds = self._output * step / accepted + prompts + chunks
+        return np.asarray(np.log(batch * self._output / seconds))
+
+    def fit(self, knobs: Array, y: Array, weight: Array) -> Fit:
+        """Coefficients nearest to the data sheet that explain ``y`` (log objective, more is better)."""
+        start = np.zeros(_OFFSET + 1)
+        prior = self.predict(knobs)
+        start[_OFFSET] = float(np.median(y - prior))
+        root = np.sqrt(weight) / _TOLERANCE
+
+        def residuals(theta: Array) -> Array:
+            error = (y - theta[_OFFSET] - self.predict(knobs, theta)) * root
+            return np.concatenate([error, theta[:_OFFSET] / self._sigma, [(theta[_OFFSET] - start[_OFFSET]) / 3]])
+
+        solved = least_squares(residuals, start, loss="soft_l1", max_nfev=25, method="trf")
+        theta = np.clip(solved.x, -6, 40)
+        error = y - theta[_OFFSET] - self.predict(knobs, theta)
+        jacobian = solved.jac[: len(y)] * np.append(self._sigma, 3.0)
+        _, logdet = np.linalg.slogdet(np.eye(_OFFSET + 1) + jacobian.T @ jacobian)
+        penalty = -0.5 * float(np.sum((theta[:_OFFSET] / self._sigma) ** 2)) - 0.5 * float(logdet)
+        return Fit(theta=theta, error=float(np.sqrt(np.mean(error**2))), penalty=penalty)
+
+    def features(self, knobs: Array, theta: Array | None = None) -> Array:
+        """What decides the regime, each from 0 to 1: batch, capture against batch, covered, tokens a step."""
+        batch = self.batch(knobs, theta) / knobs[:, _COLUMN["data_parallel"]]
+        tokens = batch * (1 + knobs[:, _COLUMN["drafts"]])
+        ratio = np.clip(np.log2(np.maximum(knobs[:, _COLUMN["capture"]], 0.25) / tokens), -2, 2)
+        covered = (ratio >= 0) & (knobs[:, _COLUMN["graphs"]] > 0)
+        return np.column_stack([np.log2(batch) / 13, (ratio + 2) / 4, covered.astype(float)])
+
+    def _capacity(self, knobs: Array) -> Array:
+        """Sequences whose KV cache fits."""
+        world = knobs[:, _COLUMN["tensor_parallel"]]
+        weights = self._weight_bytes * knobs[:, _COLUMN["weight_bits"]] / 16
+        free = self._memory * world * knobs[:, _COLUMN["utilization"]] - weights - 2 * 2**30
+        room = np.where(knobs[:, _COLUMN["kv_bytes"]] > 0, knobs[:, _COLUMN["kv_bytes"]] * world, free)
+        per_sequence = (self._input + self._output) * self._kv_per_token * knobs[:, _COLUMN["kv_bits"]] / 16
+        # A model that does not fit on paper may run all the same (another model is measured): never below 1.
+        return np.maximum(np.maximum(room, 0.02 * self._memory) / per_sequence, 1.0)
+
+    def _named(self, theta: Array | None) -> dict[str, float]:
+        if theta is None:
+            return {name: 0.0 for name, _ in _PRIOR}
+        return {name: float(theta[index]) for index, (name, _) in enumerate(_PRIOR)}
+
+
+def _load(workload: Workload | None) -> tuple[float, bool]:
+    """Requests in flight, and whether that is known."""
+    if workload is not None:
+        found = [point.concurrency for point in workload.points if point.concurrency]
+        if found:
+            return float(max(found)), True
+    return 512.0, False

@@ -1,0 +1,284 @@
+"""The models of one suggestion, fitted together: value, chance of starting, chance of keeping the limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+from tuner.model.json import Scalar
+from tuner.model.outcome import Status
+from tuner.search.encoder import Encoder, Rows
+from tuner.search.feasibility import Feasibility, Suspects, suspect_model
+from tuner.search.gaussian import Process
+from tuner.search.mechanism import Fit
+from tuner.search.observations import Observation
+
+__all__ = ["Surrogate", "Training", "train"]
+
+Array: TypeAlias = NDArray[np.float64]
+
+_NOISE = 0.015
+"""Relative spread of a repeated trial, before the data say otherwise."""
+_TRUST = 1.0
+"""Log odds for the mechanism before any data."""
+_FLOOR = 1.2
+"""Values further below the best (in log units) are pulled in: how bad a bad one is does not matter."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """Launched trials of one study, and how to read their values."""
+
+    items: Sequence[Observation]
+    maximize: bool
+    startup: int
+    budget: int | None
+
+    @cached_property
+    def started(self) -> list[int]:
+        return [index for index, item in enumerate(self.items) if item.started]
+
+    @cached_property
+    def logarithmic(self) -> bool:
+        return all((self.items[index].value or 0.0) > 0 for index in self.started)
+
+    @cached_property
+    def y(self) -> Array:
+        """Targets of the started ones, more is better; logarithms where all values are positive."""
+        values = np.array([self.items[index].value or 0.0 for index in self.started])
+        if self.logarithmic:
+            values = np.log(values)
+        elif len(values) and np.std(values) > 0:
+            values = values / np.std(values)
+        return values if self.maximize else -values
+
+    @cached_property
+    def feasible(self) -> NDArray[np.bool_]:
+        """Which of the started ones keep every limit and accuracy."""
+        return np.array([self.items[index].feasible for index in self.started], dtype=bool)
+
+
+@dataclass(frozen=True)
+class _View:
+    """One way to see the values: a trend, and a process on what is left of them."""
+
+    fit: Fit | None
+    process: Process
+    evidence: float
+
+
+@dataclass(frozen=True)
+class Surrogate:
+    """Fitted models. More is better throughout."""
+
+    encoder: Encoder
+    views: tuple[tuple[float, _View], ...]
+    feasibility: Feasibility
+    accuracy: Feasibility | None
+    limits: tuple[tuple[Process, Array], ...]
+    incumbent: float | None
+    caution: float
+
+    def best_first(self, training: Training) -> list[int]:
+        """Indices of the started trials, best first: feasible ones before others, by the model's mean."""
+        if not training.started or not self.views:
+            return list(training.started)
+        rows = self.encoder.rows([training.items[index].assignment for index in training.started])
+        mean = sum(weight * self._predict(view, rows)[0] for weight, view in self.views)
+        order = np.lexsort((-np.asarray(mean), ~training.feasible))
+        return [training.started[int(index)] for index in order]
+
+    def acquisition(self, rows: Rows) -> tuple[Array, Array]:
+        """Score to maximise, and the expected relative gain, per row."""
+        chance = self.feasibility.chance(rows.x)
+        kept = self._kept(rows)
+        if not self.views or self.incumbent is None:
+            spread = self._spread(rows)
+            return np.log(chance + 1e-9) + np.log(kept + 1e-9) + 0.3 * spread, np.ones(len(rows))
+        improvement = np.zeros(len(rows))
+        for weight, view in self.views:
+            mean, deviation = self._predict(view, rows)
+            improvement += weight * _expected_improvement(mean, deviation, self.incumbent)
+        score = np.log(improvement + 1e-12) + self.caution * np.log(chance + 1e-9) + np.log(kept + 1e-9)
+        return score, improvement * chance * kept
+
+    def predict(self, rows: Rows) -> tuple[Array, Array]:
+        """Mean and standard deviation of the target over both views."""
+        means, variances = np.zeros(len(rows)), np.zeros(len(rows))
+        for weight, view in self.views:
+            mean, deviation = self._predict(view, rows)
+            means += weight * mean
+            variances += weight * (deviation**2 + mean**2)
+        return means, np.sqrt(np.maximum(variances - means**2, 1e-12))
+
+    def _predict(self, view: _View, rows: Rows) -> tuple[Array, Array]:
+        x = _inputs(self.encoder, rows, view.fit)
+        mean, deviation = view.process.predict(x)
+        if view.fit is not None:
+            mean = mean + self.encoder.model.predict(rows.knobs, view.fit.theta) + view.fit.theta[-1]
+        return mean, deviation
+
+    def _kept(self, rows: Rows) -> Array:
+        out = np.ones(len(rows)) if self.accuracy is None else self.accuracy.chance(rows.x)
+        for process, _ in self.limits:
+            mean, deviation = process.predict(_inputs(self.encoder, rows, None))
+            out = out * ndtr(-mean / np.sqrt(deviation**2 + process.noise**2))
+        return np.asarray(out)
+
+    def _spread(self, rows: Rows) -> Array:
+        """Prefer what the mechanism likes where nothing was measured yet."""
+        return self.encoder.model.predict(rows.knobs)
+
+
+def train(
+    encoder: Encoder,
+    training: Training,
+    suspects: Suspects,
+    accuracy_suspects: Suspects,
+    pending: Sequence[Mapping[str, Scalar]],
+) -> Surrogate:
+    """Fit everything to the launched trials. ``pending`` ones count as if they came out as expected."""
+    all_rows = encoder.rows([item.assignment for item in training.items]) if training.items else None
+    broken = np.array([item.broken for item in training.items], dtype=bool)
+    x = all_rows.x if all_rows is not None else np.zeros((0, len(encoder.labels)))
+    messages = [item.cause for item in training.items if item.broken]
+    feasibility = suspect_model(suspects, x, broken, messages)
+    views: tuple[tuple[float, _View], ...] = ()
+    incumbent: float | None = None
+    started = None
+    if training.started and all_rows is not None:
+        index = np.array(training.started)
+        started = Rows(all_rows.x[index], all_rows.knobs[index])
+        views = _views(encoder, started, training)
+        if pending:
+            views = tuple((weight, _with_pending(encoder, view, started, training, pending)) for weight, view in views)
+    surrogate = Surrogate(
+        encoder=encoder,
+        views=views,
+        feasibility=feasibility,
+        accuracy=_accuracy(accuracy_suspects, started, training),
+        limits=_limits(encoder, started, training),
+        incumbent=None,
+        caution=_caution(training),
+    )
+    if started is not None and training.feasible.any():
+        mean, _ = surrogate.predict(started)
+        incumbent = float(np.max(mean[training.feasible]))
+    elif started is not None:
+        # Nothing keeps the limits yet: any value is an improvement, keeping them is what counts.
+        incumbent = float(np.min(training.y)) - 1.0
+    return Surrogate(**{**surrogate.__dict__, "incumbent": incumbent})
+
+
+def _caution(training: Training) -> float:
+    """Exponent on the chance of starting: while the budget is young a failure teaches, later it only costs."""
+    return 1.0 if len(training.items) < 10 else 2.5
+
+
+def _views(encoder: Encoder, rows: Rows, training: Training) -> tuple[tuple[float, _View], ...]:
+    y = np.maximum(training.y, training.y.max() - 2 * _FLOOR)
+    weight = np.array([training.items[index].weight for index in training.started])
+    bound = np.array([training.items[index].status is Status.BEHIND for index in training.started])
+    extra = (1 / np.maximum(weight, 1e-3) - 1) + np.where(bound, 8.0, 0.0)
+    views = [_plain_view(encoder, rows, y, extra)]
+    if training.logarithmic and _informative(encoder, rows):
+        views.append(_mechanistic_view(encoder, rows, y, extra))
+    if len(views) == 1:
+        return ((1.0, views[0]),)
+    odds = np.clip(views[1].evidence - views[0].evidence + _TRUST, -20, 20)
+    share = float(1 / (1 + np.exp(-odds)))
+    return ((1 - share, views[0]), (share, views[1]))
+
+
+def _informative(encoder: Encoder, rows: Rows) -> bool:
+    """Whether the space varies anything that the mechanism knows."""
+    return encoder.knows_mechanism
+
+
+def _plain_view(encoder: Encoder, rows: Rows, y: Array, extra: Array) -> _View:
+    top = y.max()
+    pulled = np.maximum(y, top - _FLOOR) + 0.15 * np.minimum(y - (top - _FLOOR), 0)
+    floor = 0.25 if len(y) < 6 else 0.03
+    process = Process.fit(
+        _inputs(encoder, rows, None), pulled, _labels(encoder), scale_floor=floor, noise_guess=_NOISE, extra=extra
+    )
+    return _View(None, process, process.evidence)
+
+
+def _mechanistic_view(encoder: Encoder, rows: Rows, y: Array, extra: Array) -> _View:
+    fit = encoder.model.fit(rows.knobs, y, 1 / (1 + extra))
+    residual = y - encoder.model.predict(rows.knobs, fit.theta) - fit.theta[-1]
+    floor = 0.12 if len(y) < 6 else 0.05 if len(y) < 15 else 0.02
+    process = Process.fit(
+        _inputs(encoder, rows, fit),
+        np.clip(residual, -1.0, 1.0),
+        _labels(encoder),
+        scale_floor=floor,
+        noise_guess=_NOISE,
+        extra=extra,
+    )
+    return _View(fit, process, process.evidence + fit.penalty)
+
+
+def _with_pending(
+    encoder: Encoder, view: _View, rows: Rows, training: Training, pending: Sequence[Mapping[str, Scalar]]
+) -> _View:
+    """The view as it would be if the running trials came out as it expects (kriging believer)."""
+    waiting = encoder.rows(pending)
+    x = _inputs(encoder, waiting, view.fit)
+    mean, _ = view.process.predict(x)
+    process = view.process.extended(x, mean)
+    return _View(view.fit, process, view.evidence)
+
+
+def _inputs(encoder: Encoder, rows: Rows, fit: Fit | None) -> Array:
+    if not encoder.knows_mechanism:
+        return rows.x
+    return np.column_stack([rows.x, encoder.model.features(rows.knobs, None if fit is None else fit.theta)])
+
+
+def _labels(encoder: Encoder) -> NDArray[np.bool_]:
+    return encoder.labels if not encoder.knows_mechanism else np.append(encoder.labels, [False, False, True])
+
+
+def _accuracy(suspects: Suspects, rows: Rows | None, training: Training) -> Feasibility | None:
+    if rows is None:
+        return None
+    lost = np.array([training.items[index].violations.get("accuracy", -1.0) > 0 for index in training.started])
+    if not lost.any():
+        return None
+    return suspect_model(suspects, rows.x, lost, [""] * int(lost.sum()))
+
+
+def _limits(encoder: Encoder, rows: Rows | None, training: Training) -> tuple[tuple[Process, Array], ...]:
+    """One process per limit that is anywhere near being missed."""
+    if rows is None or len(rows) < 2:
+        return ()
+    names = {name for index in training.started for name in training.items[index].violations if name.startswith("limit:")}
+    out = []
+    for name in sorted(names):
+        excess = np.array([training.items[index].violations.get(name, -1.0) for index in training.started])
+        if excess.max() < -0.5:
+            continue
+        process = Process.fit(
+            _inputs(encoder, rows, None),
+            np.clip(excess, -1.5, 1.5),
+            _labels(encoder),
+            scale_floor=0.2,
+            noise_guess=0.05,
+            extra=np.zeros(len(excess)),
+        )
+        out.append((process, excess))
+    return tuple(out)
+
+
+def _expected_improvement(mean: Array, deviation: Array, best: float) -> Array:
+    z = (mean - best) / deviation
+    density = np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
+    return np.asarray(deviation * (z * ndtr(z) + density))
