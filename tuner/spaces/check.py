@@ -155,8 +155,9 @@ def _profile(path: Path, asked: str | None, library: Library) -> tuple[str, list
 def _faults(path: Path, plan: Plan, survey: Survey) -> Iterator[Problem]:
     """What shows only in candidates: expressions without a value, and a space in which nothing can start."""
     found = [plan.planner.exclusion(candidate) for candidate in (plan.planner.baseline(), *plan.planner.starts())]
-    reasons = {item.reason for item in found if item is not None} | {reason for _, reason in survey.excluded.values()}
-    broken = sorted(reason for reason in reasons if "cannot be evaluated" in reason)
+    reasons = {rule: reason for rule, (_, reason) in survey.excluded.items()}
+    reasons |= {item.rule: item.reason for item in found if item is not None}
+    broken = [reason for _, reason in sorted(reasons.items()) if "cannot be evaluated" in reason]
     yield from (Problem(str(path), 0, "", reason) for reason in broken)
     if survey.share == 0 and all(item is not None for item in found) and not broken:
         first = found[0]

@@ -53,10 +53,11 @@ class Library:
     """The shipped files, and how others refer to them.
 
     Attributes:
-        folder: ``search_spaces/``.
+        folder: ``search_spaces/``. Its files are read once in the life of a library.
     """
 
     folder: Path = field(default_factory=spaces_folder)
+    _read: dict[Path, Located] = field(default_factory=dict, repr=False, compare=False)
 
     def names(self, part: str = "") -> list[str]:
         """Names of the profiles, or of what lies in the sub-folder ``part`` (``models``, ``workloads``)."""
@@ -97,10 +98,7 @@ class Library:
             return
         if len(trail) >= _MAX_FILES:
             raise InputError(f"{self._shown(path)}: extends more than {_MAX_FILES} files in a row")
-        root = read_yaml(path, shown=self._shown(path))
-        problems = check_document(root)
-        if problems:
-            raise SpaceError(*problems)
+        root = self._checked(path, key)
         extends = root.get("extends")
         for item in extends.items if extends else []:
             parent = self._parent(path, item)
@@ -114,6 +112,17 @@ class Library:
             self._walk(parent, [*trail, path], seen, out)
         seen.add(key)
         out.append(root)
+
+    def _checked(self, path: Path, key: Path) -> Located:
+        if key in self._read:
+            return self._read[key]
+        root = read_yaml(path, shown=self._shown(path))
+        problems = check_document(root)
+        if problems:
+            raise SpaceError(*problems)
+        if key.is_relative_to(self.folder.resolve()):
+            self._read[key] = root
+        return root
 
     def _parent(self, path: Path, item: Located) -> Path:
         name = str(item.value)

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 __all__ = ["describe", "print_plan"]
 
+_LIFTED = "false"
+"""The condition of a rule that a later file has lifted; it stays in the space to lift a built-in one as well."""
+
 
 def describe(plan: Plan) -> dict[str, Json]:
     """The plan as plain data."""
@@ -51,6 +54,7 @@ def describe(plan: Plan) -> dict[str, Json]:
         "rules": [
             {"name": item.name, "if": item.condition.text, "reason": item.reason, "source": item.source}
             for item in space.forbids
+            if item.condition.text != _LIFTED
         ],
         "starts": [
             {"name": item.name, "assign": dict(item.assignment), "source": item.source} for item in space.starts
@@ -95,7 +99,10 @@ def print_plan(plan: Plan, console: Console) -> None:
         table.add_row(*map(escape, cells))
     console.print(table)
     for title, rows in (
-        ("never launched", [(rule.name, rule.reason, rule.source) for rule in space.forbids]),
+        (
+            "never launched",
+            [(rule.name, rule.reason, rule.source) for rule in space.forbids if rule.condition.text != _LIFTED],
+        ),
         ("tried first", [(start.name, _assigned(start.assignment), start.source) for start in space.starts]),
     ):
         if rows:

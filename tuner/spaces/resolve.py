@@ -197,10 +197,8 @@ class _Resolver:
             if made is not None:
                 yield made
 
-    def _forbid(self, node: Located, _: str) -> Forbid | None:
+    def _forbid(self, node: Located, _: str) -> Forbid:
         condition, reason = parse_formula(node.mapping["if"]), node.get("reason")
-        if condition.text == "false":
-            return None
         violation, name = node.get("violation"), str(plain(node.get("name")))
         return Forbid(
             name=name,
@@ -309,9 +307,7 @@ def space_digest(space: Space) -> str:
         "parameters": [
             [item.name, item.target, _domain(item), text(item.when), item.default] for item in space.parameters
         ],
-        "forbids": [[item.name, text(item.condition)] for item in space.forbids],
         "derived": [[item.target, text(item.value), text(item.when)] for item in space.derived],
-        "neutral": [[text(condition), list(names)] for condition, names in space.neutral],
         "constants": dict(space.constants),
     }
     return hashlib.sha256(canonical(content).encode()).hexdigest()[:16]
