@@ -111,7 +111,8 @@ _WORDS = (
 )  # fmt: skip
 _VALUES: tuple[object, ...] = (
     None, True, False, 0, -1, 1, 10**30, 0.5, 1e300, "", "x", "default", "1/0", "a b", "max_num_seqs", "nobody + 1",
-    "int", "choice", [], {}, [1, "a", None], {"a": 1}, {"value": {"b": [1]}}, [[1, 2], [3]], "hardware", "-" * 50, "(" * 60,
+    "int", "choice", [], {}, [1, "a", None], {"a": 1}, {"value": {"b": [1]}}, [[1, 2], [3]], "hardware", "-" * 50,
+    "(" * 60,
     {"arguments": {"a-b": {"c": 1}}}, ["./my"], "workload.max_concurrency * 10 ** 3", "9" * 40, {"type": "bool"},
 )  # fmt: skip
 
