@@ -36,7 +36,9 @@ class QualitySuite:
         max_items: questions per set and documents per task, at most; None for all.
         seed: which questions, where ``max_items`` leaves a choice. The same for all trials of a study.
         tokenizer: folder or name of the model's tokenizer, for lm-eval; empty for that of the served checkpoint.
-        timeout_s: longest wait (seconds) for one request.
+        timeout_s: longest wait (seconds) for one request of up to 256 prompts: a server that takes one sequence at a
+            time needs half a minute for it on two idle cores.
+        task_timeout_s: longest wait (seconds) for one lm-eval task.
 
     Raises:
         InputError: a file or task is not what it should be, nothing is left to ask, or a package is missing.
@@ -52,7 +54,7 @@ class QualitySuite:
         max_items: int | None = None,
         seed: int = 0,
         tokenizer: str = "",
-        timeout_s: float = 120.0,
+        timeout_s: float = 300.0,
         task_timeout_s: float = _LM_EVAL_TIMEOUT_S,
     ) -> None:
         if not 0 <= allowed_drop < 1:

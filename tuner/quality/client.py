@@ -57,7 +57,7 @@ class CompletionsClient:
         timeout_s: longest wait (seconds) for the whole answer to one request of up to 256 prompts.
     """
 
-    def __init__(self, server: Server, *, timeout_s: float = 120.0, max_body: int = _MAX_BODY) -> None:
+    def __init__(self, server: Server, *, timeout_s: float = 300.0, max_body: int = _MAX_BODY) -> None:
         self._server = server
         self._timeout_s = timeout_s
         self._max_body = max_body

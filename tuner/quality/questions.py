@@ -28,6 +28,7 @@ from tuner.quality.client import Completion, CompletionsClient
 
 __all__ = ["Question", "ask", "builtin", "load", "parse", "score", "select"]
 
+_KEYS = ("id", "kind", "prompt", "choices", "answer", "answers", "max_tokens")
 _MAX_FILE = 32 << 20
 _MAX_QUESTIONS = 20_000
 _MAX_TEXT = 20_000
@@ -110,9 +111,9 @@ def _question(record: Any, spot: str) -> Question:
         raise InputError(f"{spot}: `id` must be a short string")
     if kind not in {"next", "choice", "completion"}:
         raise InputError(f"{spot}: kind {str(kind)[:40]!r} is not known; use next, choice or completion")
-    unknown = sorted(set(record) - {"id", "kind", "prompt", "choices", "answer", "answers", "max_tokens"})
+    unknown = sorted(set(record) - set(_KEYS))
     if unknown:
-        raise InputError(f"{spot}: key {unknown[0][:40]!r} is not known; remove it or see the README's question format")
+        raise InputError(f"{spot}: key {unknown[0][:40]!r} is not known; a question has {', '.join(_KEYS)}")
     prompt = _text(record.get("prompt"), "prompt", spot)
     if kind == "completion":
         return Question(
