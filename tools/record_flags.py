@@ -1,4 +1,3 @@
-# ruff: noqa: INP001 - a script, no package
 """Writes ``tuner/spaces/known_flags/VERSION.json``: what a released vLLM accepts, for planning without one.
 
 Two sources:
