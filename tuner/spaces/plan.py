@@ -21,6 +21,7 @@ from tuner.spaces.loader import Library, facts_catalogue, located, merge, overla
 from tuner.spaces.memory import estimate
 from tuner.spaces.planner import SpacePlanner
 from tuner.spaces.resolve import hardware_from, resolve, workload_from, workload_scope
+from tuner.spaces.traffic import SUFFIXES, workload_of_file
 from tuner.spaces.yamlfile import Located
 
 if TYPE_CHECKING:
@@ -122,7 +123,8 @@ def open_plan(
     Args:
         hardware: a profile's name, or the path of one.
         model: hub id or folder; by default the profile's.
-        workload: a workload's name, the path of one, or the workload itself; by default the profile's.
+        workload: a workload's name, the path of one or of a traffic file (JSONL, ShareGPT JSON), or the workload
+            itself; by default the profile's.
         space_files: the user's spaces; the last one wins.
         local_hardware: what this machine is; its memory and cores replace the profile's figures.
         flags: what the vLLM that will serve accepts; None leaves flags unchecked.
@@ -211,6 +213,8 @@ def _workload(
         raise InputError("no workload: the profile names none; give --workload")
     if not name and changes is not None:
         return workload_from(changes, "own"), []
+    if name.endswith(SUFFIXES):
+        return workload_of_file(Path(name).expanduser()), []
     layers = library.chain(library.find(name, "workloads", "workload"), seen)
     found = merge(layers).root.get("workload")
     if found is None or not isinstance(found.value, dict):

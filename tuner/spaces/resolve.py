@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from tuner.model.expression import Expression
@@ -62,7 +63,10 @@ def workload_from(node: Located, name: str) -> Workload:
     if points is not None:
         if not points.items:
             raise SpaceError(points.problem("workload.points", "needs at least one load point"))
-        values["points"] = tuple(_point(item, number) for number, item in enumerate(points.items))
+        timed = values.get("source") == "trace"
+        values["points"] = tuple(_point(item, number, timed=timed) for number, item in enumerate(points.items))
+    if path := values.get("path"):
+        values["path"] = _beside(node.file, str(path))
     if (rounds := node.get("rounds")) is not None:
         least, most = (int(str(plain(item))) for item in rounds.items)
         if least > most:
@@ -71,9 +75,16 @@ def workload_from(node: Located, name: str) -> Workload:
     return Workload(name=name, **_whole(values))  # type: ignore[arg-type]
 
 
-def _point(node: Located, number: int) -> LoadPoint:
+def _beside(file: str, path: str) -> str:
+    """A traffic file lies beside the YAML that names it; from the working folder, if it is not there."""
+    given = Path(path).expanduser()
+    beside = Path(file).parent / given
+    return str((beside if beside.exists() else given).absolute())
+
+
+def _point(node: Located, number: int, *, timed: bool) -> LoadPoint:
     values = {key: plain(entry) for key, entry in node.mapping.items() if entry.value is not None}
-    if "concurrency" not in values and "rate" not in values:
+    if not timed and "concurrency" not in values and "rate" not in values:
         raise SpaceError(node.problem(f"workload.points[{number}]", "needs `concurrency`, `rate`, or both"))
     return LoadPoint(**_whole(values))  # type: ignore[arg-type]
 
