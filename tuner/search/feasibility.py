@@ -7,8 +7,9 @@ after a few trials without shunning everything that stood beside it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -21,9 +22,13 @@ __all__ = ["Suspects", "suspect_model"]
 
 Array: TypeAlias = NDArray[np.float64]
 Flags: TypeAlias = NDArray[np.bool_]
+Words: TypeAlias = tuple[re.Pattern[str], ...]
 
-_LABEL, _END, _PAIR, _USUAL = 0.13, 0.02, 0.0012, 0.004
+_LABEL, _END, _PAIR, _USUAL = 0.13, 0.012, 0.0012, 0.004
 """Prior chances that a label, the far end of a range, a pair, or the default is dead."""
+_MARGINS = (0.0, 0.06, 0.18)
+"""How far before a failed value the dead end of a range may begin (share of the range)."""
+_GUILTY = 0.35
 _CLEARED = 8.0
 """Weight of one success against a suspicion: starts are nearly deterministic, not quite."""
 _NAMED = 6.0
@@ -47,12 +52,13 @@ class Suspects:
     kinds: NDArray[np.int64]
     values: Array
     prior: Array
-    words: tuple[tuple[str, ...], ...]
+    words: tuple[Words, ...]
+    ranges: tuple[tuple[int, float, Words], ...] = ()
 
     @classmethod
     def of(cls, encoded: Mapping[str, Encoding], *, only: frozenset[str] | None = None) -> Suspects:
         """Every label, and both ends of every range in four steps away from the default."""
-        rows: list[tuple[int, int, float, float, tuple[str, ...]]] = []
+        rows: list[tuple[int, int, float, float, Words]] = []
         for column, (name, item) in enumerate(encoded.items()):
             if only is not None and name not in only:
                 continue
@@ -65,6 +71,35 @@ class Suspects:
             values=np.array([row[2] for row in rows]),
             prior=np.array([row[3] for row in rows]),
             words=tuple(row[4] for row in rows),
+            ranges=tuple(
+                (column, _centre(item), (_word(_plain(name)),))
+                for column, (name, item) in enumerate(encoded.items())
+                if item.ordered and (only is None or name in only)
+            ),
+        )
+
+    def at_failures(self, x: Array) -> Suspects:
+        """With ends of ranges that begin where the failed rows ``x`` stood, or a little before."""
+        rows: list[tuple[int, int, float, float, Words]] = []
+        for column, centre, words in self.ranges:
+            ends: dict[tuple[int, float], None] = {}
+            for value in x[-12:, column]:
+                if value >= 0 and abs(value - centre) > 0.02:
+                    kind = 1 if value > centre else 2
+                    for step in _MARGINS:  # each with its part of one end's chance
+                        end = value - step if kind == 1 else value + step
+                        if (end > centre) == (kind == 1):
+                            ends[(kind, round(float(end), 3))] = None
+            rows += [(column, kind, end, _END / 2, words) for kind, end in ends]
+        if not rows:
+            return self
+        return replace(
+            self,
+            columns=np.append(self.columns, [row[0] for row in rows]),
+            kinds=np.append(self.kinds, [row[1] for row in rows]),
+            values=np.append(self.values, [row[2] for row in rows]),
+            prior=np.append(self.prior, [row[3] for row in rows]),
+            words=(*self.words, *(row[4] for row in rows)),
         )
 
     def present(self, x: Array) -> Flags:
@@ -81,7 +116,7 @@ class Suspects:
         for row, message in enumerate(messages):
             text = _plain(message)
             for index, words in enumerate(self.words):
-                if any(word in text for word in words):
+                if any(word.search(text) for word in words):
                     out[row, index] = _NAMED
         return out
 
@@ -106,10 +141,9 @@ class Feasibility:
             log = log + both @ np.log1p(-np.minimum(self.pair, 0.999))
         return np.asarray(np.exp(log))
 
-    def label_risk(self, column: int, value: float) -> float:
-        """Chance that this one choice is dead."""
-        mask = (self.suspects.columns == column) & (self.suspects.kinds == 0) & (self.suspects.values == value)
-        return float(self.single[mask].max()) if mask.any() else 0.0
+    def explains(self, x: Array) -> Flags:
+        """Whether some one thing in each row is probably dead."""
+        return np.asarray((self.suspects.present(x) * self.single).max(axis=1) > _GUILTY)
 
 
 def suspect_model(suspects: Suspects, x: Array, failed: Flags, messages: Sequence[str]) -> Feasibility:
@@ -121,12 +155,22 @@ def suspect_model(suspects: Suspects, x: Array, failed: Flags, messages: Sequenc
         failed: which of them did not start.
         messages: the failures' messages, one per failed row.
     """
+    if failed.any():
+        first = _shared(suspects, x, failed, messages)
+        # Ends of ranges are suspected only where no label answers for the failure.
+        unexplained = x[failed][~first.explains(x[failed])]
+        if len(unexplained):
+            suspects = suspects.at_failures(unexplained)
+    return _shared(suspects, x, failed, messages)
+
+
+def _shared(suspects: Suspects, x: Array, failed: Flags, messages: Sequence[str]) -> Feasibility:
     present = suspects.present(x)
     prior = suspects.prior.copy()
     cleared = present[~failed].sum(axis=0)
     bad = present[failed]
     factor = suspects.named(messages)
-    labels = suspects.prior >= _LABEL * 0.99
+    labels = suspects.prior == _LABEL
     single, pairs, pair = prior, np.empty((0, 2), dtype=np.int64), np.empty(0)
     for _ in range(2):
         single, pairs, pair = _blame(present, failed, prior, cleared, bad, factor)
@@ -176,7 +220,7 @@ def _pairs(bad: Flags) -> NDArray[np.int64]:
     return np.array(list(found), dtype=np.int64).reshape(-1, 2)
 
 
-def _label_rows(column: int, item: Encoding) -> list[tuple[int, int, float, float, tuple[str, ...]]]:
+def _label_rows(column: int, item: Encoding) -> list[tuple[int, int, float, float, Words]]:
     default = item.position(item.default) if item.default is not None else None
     return [
         (column, 0, float(position), _USUAL if position == default else _LABEL, _words(item.name, value))
@@ -184,26 +228,38 @@ def _label_rows(column: int, item: Encoding) -> list[tuple[int, int, float, floa
     ]
 
 
-def _end_rows(column: int, item: Encoding) -> list[tuple[int, int, float, float, tuple[str, ...]]]:
+def _end_rows(column: int, item: Encoding) -> list[tuple[int, int, float, float, Words]]:
     middle = item.unit(item.default) if item.default is not None else None
-    centre = 0.5 if middle is None else middle
-    rows: list[tuple[int, int, float, float, tuple[str, ...]]] = []
-    words = (_plain(item.name),)
+    centre = _centre(item)
+    rows: list[tuple[int, int, float, float, Words]] = []
+    words = (_word(_plain(item.name)),)
     if len(item.values) and len(item.values) <= 6:
         # Few sizes: each may be unsupported by itself (block sizes).
         for value in item.values:
             unit = item.unit(value)
             if unit is not None and unit != middle:
                 rows.append((column, 0, unit, 0.05, (*words, *_words(item.name, value))))
-    rows += [(column, 1, centre + (1 - centre) * share, _END, words) for share in (0.1, 0.4, 0.7, 0.95) if centre < 1]
-    rows += [(column, 2, centre * (1 - share), _END, words) for share in (0.1, 0.4, 0.7, 0.95) if centre > 0]
+    rows += [(column, 1, centre + (1 - centre) * share, _END, words) for share in (0.4, 0.95) if centre < 1]
+    rows += [(column, 2, centre * (1 - share), _END, words) for share in (0.4, 0.95) if centre > 0]
     return rows
 
 
-def _words(name: str, value: Scalar) -> tuple[str, ...]:
+def _centre(item: Encoding) -> float:
+    """The default's place in its range, the middle where it is not known."""
+    middle = item.unit(item.default) if item.default is not None else None
+    return 0.5 if middle is None else middle
+
+
+def _words(name: str, value: Scalar) -> Words:
     text = _plain(str(value))
     # Short labels ("8", "on") occur in any message; a name and its value together do not.
-    return (text,) if len(text) >= 4 and text not in ("auto", "none", "true", "false") else (f"{_plain(name)}={text}",)
+    if len(text) >= 3 and not text.isdigit() and text not in ("auto", "none", "true", "false", "off"):
+        return (_word(text),)
+    return (_word(_plain(name)), re.compile(rf"{re.escape(_plain(name))}\W{{1,4}}{re.escape(text)}\b"))
+
+
+def _word(text: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<![a-z0-9]){re.escape(text)}(?![a-z0-9])")
 
 
 def _plain(text: str) -> str:

@@ -7,6 +7,7 @@ between the three keeps the number of hyperparameters at one per dimension; they
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -112,6 +113,17 @@ class Process:
             _alpha=cho_solve(chol, target),
         )
 
+    def with_targets(self, targets: Array) -> Process:
+        """The same process for other targets at the same points; hyperparameters stay."""
+        target = (targets - self.mean) / self.scale
+        return replace(self, target=target, _alpha=cho_solve(self._chol, target))
+
+    def means(self, x: Array, several: Sequence[Process]) -> tuple[Array, Array]:
+        """Means of processes that differ in their targets alone, shape (processes, rows), and the deviation."""
+        cross, deviation = self._cross(x)
+        alphas = np.column_stack([process._alpha for process in several])  # noqa: SLF001  (same class)
+        return (self.mean + self.scale * (cross @ alphas)).T, deviation
+
     def extended(self, x: Array, y: Array) -> Process:
         """The same process, having seen ``y`` at ``x`` too; hyperparameters stay."""
         rows, target = np.vstack([self.x, x]), np.append(self.target, (y - self.mean) / self.scale)
@@ -125,14 +137,18 @@ class Process:
 
     def predict(self, x: Array) -> tuple[Array, Array]:
         """Mean and standard deviation of the noiseless target."""
+        cross, deviation = self._cross(x)
+        return self.mean + self.scale * (cross @ self._alpha), deviation
+
+    def _cross(self, x: Array) -> tuple[Array, Array]:
+        """Covariance of ``x`` with what was seen, and the standard deviation at ``x``."""
         total = self.weights.sum()
         shared = np.tensordot(self.weights, similarities(x, self.x, self.labels), axes=1)
         cross = _covariance(shared, total, self.pairs, self.rest)
-        mean = cross @ self._alpha
         solved = solve_triangular(self._chol[0], cross.T, lower=True)
         prior = total + self.pairs * total**2 + self.rest
         variance = np.maximum(prior - np.sum(solved**2, axis=0), 1e-10)
-        return self.mean + self.scale * mean, self.scale * np.sqrt(variance)
+        return cross, self.scale * np.sqrt(variance)
 
 
 def _covariance(shared: Array, total: float, pairs: float, rest: float) -> Array:

@@ -32,7 +32,7 @@ _PRIOR: tuple[tuple[str, float], ...] = (
     ("kv", 0.8),
     ("launch", 0.8),
     ("host", 0.8),
-    ("load", 0.6),
+    ("load", 0.7),
     ("capacity", 0.8),
     ("acceptance", 1.0),
     ("prefill", 0.7),
@@ -43,8 +43,7 @@ _PRIOR: tuple[tuple[str, float], ...] = (
 """Coefficient → standard deviation of its logarithm around the value from the data sheet."""
 
 _OFFSET = len(_PRIOR)
-_TOLERANCE = 0.08
-"""Relative error that the crude form is forgiven before its coefficients move."""
+_DRAWS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +54,13 @@ class Fit:
         theta: logarithmic corrections, then the offset of the log objective.
         error: root mean square of the relative error on the trials it was fitted to.
         penalty: logarithm of what the fit's freedom costs it in a comparison with other models (≤ 0).
+        draws: coefficients that the trials leave possible, one set per row; the spread of the forecast.
     """
 
     theta: Array
     error: float
     penalty: float
+    draws: Array
 
 
 class StepModel:
@@ -143,15 +144,16 @@ class StepModel:
         seconds = self._output * step / accepted + prompts + chunks
         return np.asarray(np.log(batch * self._output / seconds))
 
-    def fit(self, knobs: Array, y: Array, weight: Array) -> Fit:
-        """Coefficients nearest to the data sheet that explain ``y`` (log objective, more is better)."""
+    def fit(self, knobs: Array, y: Array, whiten: Array) -> Fit:
+        """Coefficients nearest to the data sheet that explain ``y`` (log objective, more is better).
+
+        ``whiten`` is the inverse Cholesky factor of what else may move the values (labels, noise, misfit).
+        """
         start = np.zeros(_OFFSET + 1)
         prior = self.predict(knobs)
         start[_OFFSET] = float(np.median(y - prior))
-        root = np.sqrt(weight) / _TOLERANCE
-
         def residuals(theta: Array) -> Array:
-            error = (y - theta[_OFFSET] - self.predict(knobs, theta)) * root
+            error = whiten @ (y - theta[_OFFSET] - self.predict(knobs, theta))
             return np.concatenate([error, theta[:_OFFSET] / self._sigma, [(theta[_OFFSET] - start[_OFFSET]) / 3]])
 
         solved = least_squares(residuals, start, loss="soft_l1", max_nfev=25, method="trf")
@@ -160,7 +162,9 @@ class StepModel:
         jacobian = solved.jac[: len(y)] * np.append(self._sigma, 3.0)
         _, logdet = np.linalg.slogdet(np.eye(_OFFSET + 1) + jacobian.T @ jacobian)
         penalty = -0.5 * float(np.sum((theta[:_OFFSET] / self._sigma) ** 2)) - 0.5 * float(logdet)
-        return Fit(theta=theta, error=float(np.sqrt(np.mean(error**2))), penalty=penalty)
+        draws = theta + _draws(solved.jac)
+        draws[:, _OFFSET] += np.median(y - draws[:, _OFFSET, None] - np.array([self.predict(knobs, d) for d in draws]), axis=1)
+        return Fit(theta=theta, error=float(np.sqrt(np.mean(error**2))), penalty=penalty, draws=draws)
 
     def features(self, knobs: Array, theta: Array | None = None) -> Array:
         """What decides the regime, each from 0 to 1: batch, capture against batch, covered, tokens a step."""
@@ -186,10 +190,19 @@ class StepModel:
         return {name: float(theta[index]) for index, (name, _) in enumerate(_PRIOR)}
 
 
+def _draws(jacobian: Array) -> Array:
+    """Deviations from the best coefficients that the data and the priors leave possible (Laplace)."""
+    precision = jacobian.T @ jacobian
+    values, vectors = np.linalg.eigh(precision)
+    root = vectors / np.sqrt(np.maximum(values, 1e-2))
+    normal = np.random.default_rng(0).standard_normal((_DRAWS, len(precision)))
+    return np.asarray(np.clip(normal @ root.T, -3, 3))
+
+
 def _load(workload: Workload | None) -> tuple[float, bool]:
     """Requests in flight, and whether that is known."""
     if workload is not None:
         found = [point.concurrency for point in workload.points if point.concurrency]
         if found:
             return float(max(found)), True
-    return 512.0, False
+    return 700.0, False

@@ -33,6 +33,7 @@ class Observation:
         violations: constraint name → graded violation, ≤ 0 kept.
         identity: the planner's key of what would really run.
         cause: fingerprint of the failure or name of the rule, empty where there was none.
+        message: the failure in words; what it names is suspected first.
         start_s: seconds to a ready server, None where unknown.
         metrics: figures of the running server that feed the mechanism.
         steps: (running batch, seconds per decode step) pairs.
@@ -47,6 +48,7 @@ class Observation:
     violations: Mapping[str, float] = field(default_factory=dict)
     identity: str = ""
     cause: str = ""
+    message: str = ""
     start_s: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     steps: tuple[tuple[float, float], ...] = ()
@@ -71,6 +73,7 @@ def facts_of(outcome: Outcome) -> dict[str, Json]:
     facts: dict[str, Json] = {"status": str(outcome.status)}
     if outcome.failure is not None:
         facts["cause"] = outcome.failure.fingerprint[:200]
+        facts["message"] = outcome.failure.cause[:400]
     elif outcome.exclusion is not None:
         facts["cause"] = f"rule:{outcome.exclusion.rule}"[:200]
     if outcome.twin is not None:
@@ -107,6 +110,7 @@ def observation_from(
         violations=violations,
         identity=identity or str(asked.get("identity", "")),
         cause=str(told.get("cause", "")),
+        message=str(told.get("message", "")),
         start_s=float(start) if isinstance(start, int | float) and finite(start) else None,
         metrics=metrics,
         steps=tuple((float(a), float(b)) for a, b in pairs),
