@@ -1,0 +1,192 @@
+"""Known truth: intervals cover, equal things are called equal, different ones are found, looking often costs nothing."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from tuner.measuring.statistics import (
+    clearly_behind,
+    clearly_breaks,
+    compare,
+    compare_paired,
+    compare_so_far,
+    estimate,
+    relative_half_width,
+    spending,
+    weighted,
+)
+from tuner.model.workload import Limit
+
+
+def draw(rng: random.Random, mean: float, noise: float, number: int) -> list[float]:
+    return [rng.gauss(mean, noise * mean) for _ in range(number)]
+
+
+def test_interval_is_students_t() -> None:
+    # Mean 10, standard deviation 1 (n - 1), t(0.975, df 2) = 4.302653.
+    value = estimate([9.0, 10.0, 11.0])
+    assert value.value == pytest.approx(10)
+    assert value.high - value.value == pytest.approx(4.302653 / math.sqrt(3), rel=1e-5)
+    assert value.low == pytest.approx(20 - value.high)
+    assert relative_half_width(value) == pytest.approx(4.302653 / math.sqrt(3) / 10, rel=1e-5)
+
+
+def test_one_round_says_nothing_of_spread() -> None:
+    value = estimate([5.0])
+    assert (value.value, value.low, value.high) == (5.0, -math.inf, math.inf)
+    assert relative_half_width(value) == math.inf
+
+
+@pytest.mark.parametrize("bad", [[], [1.0, math.nan], [math.inf]])
+def test_samples_must_be_finite_numbers(bad: list[float]) -> None:
+    with pytest.raises(ValueError, match="samples"):
+        estimate(bad)
+
+
+def test_interval_covers_the_truth_at_its_level() -> None:
+    rng = random.Random(1)
+    inside = 0
+    for _ in range(1000):
+        value = estimate(draw(rng, 400, 0.02, 4))
+        inside += value.low <= 400 <= value.high
+    assert 930 <= inside <= 970  # 950 expected, standard deviation 7
+
+
+def test_baseline_against_itself_is_called_different_at_most_once_in_twenty() -> None:
+    rng = random.Random(7)
+    different = [
+        sum(compare(draw(rng, 400, 0.02, 4), draw(rng, 400, 0.02, 4), True).verdict != "no significant difference" for _ in range(20))
+        for _ in range(100)
+    ]  # fmt: skip
+    assert sum(count <= 1 for count in different) >= 95
+    assert sum(different) <= 40  # 1 % of 2000 is 20, standard deviation 4.5
+
+
+@pytest.mark.parametrize(("noise", "rounds"), [(0.005, 3), (0.01, 5), (0.02, 10)])
+def test_five_percent_faster_is_found(noise: float, rounds: int) -> None:
+    rng = random.Random(11)
+    found = sum(
+        compare(draw(rng, 400, noise, rounds), draw(rng, 420, noise, rounds), True).verdict == "better"
+        for _ in range(200)
+    )
+    assert found >= 180
+
+
+def test_verdict_and_numbers_agree() -> None:
+    result = compare([100.0, 101.0, 99.0, 100.0], [110.0, 111.0, 109.0, 110.0], True)
+    assert result.verdict == "better"
+    assert result.gain == pytest.approx(0.10)
+    assert 0 < result.low < 0.10 < result.high
+    assert result.p < 0.01
+
+
+def test_smaller_is_better_when_minimizing() -> None:
+    slow, fast = [50.0, 51.0, 49.5, 50.2], [40.0, 40.5, 39.7, 40.1]
+    assert compare(slow, fast, maximize=False).verdict == "better"
+    assert compare(slow, fast, maximize=True).verdict == "worse"
+    assert compare(slow, fast, maximize=False).gain == pytest.approx(0.2, abs=0.01)
+
+
+def test_p_value_matches_a_published_example() -> None:
+    # scipy.stats.ttest_ind([1,2,3,4,5], [2,4,6,8,10], equal_var=False): t = -1.897, p = 0.1075.
+    result = compare([1.0, 2, 3, 4, 5], [2.0, 4, 6, 8, 10], True)
+    assert result.p == pytest.approx(0.107531, abs=1e-5)
+
+
+def test_single_rounds_decide_nothing_unless_the_noise_is_known() -> None:
+    blind = compare([100.0], [150.0], True)
+    assert (blind.verdict, blind.p, blind.low) == ("no significant difference", 1.0, -math.inf)
+    assert compare([100.0], [150.0], True, noise=0.02).verdict == "better"
+    assert compare([100.0], [102.0], True, noise=0.02).verdict == "no significant difference"
+
+
+def test_noise_between_starts_widens_the_interval() -> None:
+    a, b = [100.0, 100.1, 99.9], [101.0, 101.1, 100.9]
+    assert compare(a, b, True).verdict == "better"
+    assert compare(a, b, True, noise=0.01).verdict == "no significant difference"
+
+
+def test_samples_without_any_spread() -> None:
+    assert compare([5.0, 5.0], [5.0, 5.0], True).verdict == "no significant difference"
+    assert compare([5.0, 5.0], [6.0, 6.0], True).verdict == "better"
+
+
+def test_pairs_cancel_drift() -> None:
+    rng = random.Random(3)
+    drift = [100 * 1.05**turn for turn in range(6)]
+    a = [value * rng.gauss(1, 0.002) for value in drift]
+    b = [value * 1.02 * rng.gauss(1, 0.002) for value in drift]
+    assert compare(a, b, True).verdict == "no significant difference"
+    assert compare_paired(a, b, True).verdict == "better"
+    with pytest.raises(ValueError, match="pairs"):
+        compare_paired(a, b[:-1], True)
+
+
+def test_spent_error_adds_up() -> None:
+    shares = [spending(0.05, look, 6) for look in range(1, 7)]
+    assert sum(shares) == pytest.approx(0.05)
+    assert shares == sorted(shares)
+    with pytest.raises(ValueError, match="look"):
+        spending(0.05, 7, 6)
+
+
+def test_looking_after_every_round_keeps_the_error_rate() -> None:
+    rng = random.Random(5)
+    wrong = 0
+    for _ in range(500):
+        a, b = draw(rng, 400, 0.02, 6), draw(rng, 400, 0.02, 6)
+        wrong += any(
+            compare_so_far(a[:look], b[:look], True, look=look, looks=6, alpha=0.05).verdict
+            != "no significant difference"
+            for look in range(2, 7)
+        )
+    assert wrong <= 40  # at most 25 expected, standard deviation 5
+
+
+def test_equal_challenger_is_rarely_called_behind() -> None:
+    rng = random.Random(9)
+    stopped = 0
+    for _ in range(1000):
+        reference, mine = draw(rng, 400, 0.02, 4), draw(rng, 400, 0.02, 6)
+        stopped += any(clearly_behind(mine[:look], reference, True, looks=6) for look in range(1, 7))
+    assert stopped <= 65  # at most 50 expected, standard deviation 7
+
+
+def test_slow_challenger_is_stopped_after_one_round() -> None:
+    rng = random.Random(13)
+    stopped = sum(
+        clearly_behind(draw(rng, 300, 0.01, 1), draw(rng, 400, 0.01, 4), True, looks=6, noise=0.01) for _ in range(100)
+    )
+    assert stopped >= 95
+
+
+def test_behind_works_for_latency_and_needs_a_reference() -> None:
+    assert clearly_behind([80.0, 81.0], [50.0, 50.5, 49.5], False, looks=4)
+    assert not clearly_behind([40.0, 41.0], [50.0, 50.5, 49.5], False, looks=4)
+    assert not clearly_behind([1.0], [], True, looks=4)
+    assert not clearly_behind([1.0], [100.0], True, looks=4)
+    assert clearly_behind([1.0], [100.0], True, looks=4, noise=0.02)
+
+
+def test_limit_is_broken_only_beyond_doubt() -> None:
+    limit = Limit(metric="latency/ttft_p99", bound=500)
+    assert not clearly_breaks([], limit, looks=4)
+    assert not clearly_breaks([900.0], limit, looks=4)
+    assert clearly_breaks([900.0, 910.0, 905.0], limit, looks=4)
+    assert not clearly_breaks([510.0, 495.0, 520.0], limit, looks=4)
+    assert not clearly_breaks([100.0, 101.0, 100.0], limit, looks=4)
+    assert clearly_breaks([1.0, 1.1, 0.9], Limit(metric="throughput/requests", bound=5, at_most=False), looks=4)
+
+
+def test_points_are_weighted() -> None:
+    value = weighted([(3.0, [10.0, 12.0]), (1.0, [100.0, 100.0])])
+    assert value.value == pytest.approx(0.75 * 11 + 25)
+    assert value.samples == (pytest.approx(32.5), pytest.approx(34.0))
+    # Only the first point varies: half-width is 0.75 times its own.
+    alone = estimate([10.0, 12.0])
+    assert value.high - value.value == pytest.approx(0.75 * (alone.high - alone.value))
+    with pytest.raises(ValueError, match="weights"):
+        weighted([(0.0, [1.0])])
