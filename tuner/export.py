@@ -1,0 +1,358 @@
+"""The winner as files that a deployment runs: YAML for ``vllm serve --config`` and its environment beside it.
+
+An export is done only when the installed vLLM's own parser has read the file and means by it, field by field, what
+was measured: keys that a parser drops in silence are known (``x: false`` is one).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import yaml
+
+from tuner import __version__
+from tuner.errors import InputError, RunError
+from tuner.model.candidate import Candidate
+from tuner.model.history import Contender, History, Judgement
+from tuner.model.json import Json, canonical, finite
+from tuner.model.secrets import MASK, looks_secret, mask, mask_environment
+from tuner.model.serve_config import LAUNCHER_KEYS, serve_config
+
+__all__ = ["ExportResult", "Reader", "differences", "export_winner", "render"]
+
+Reader = Callable[[Path], Mapping[str, Json]]
+"""Reads a YAML with the parser of the vLLM that will serve: setting (``max_num_seqs``) → value."""
+
+_MEASURED_HERE = "vllm"
+_HUMAN = re.compile(r"^(\d+(?:\.\d+)?)([kKmMgGtT])$")
+_POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportResult:
+    """What was written.
+
+    Attributes:
+        checked: vLLM's own parser read the file back and agreed.
+        settings: the YAML's content.
+        notes: what a person should know, one sentence each.
+    """
+
+    yaml: Path
+    env: Path
+    checked: bool
+    settings: Mapping[str, Json]
+    notes: tuple[str, ...] = ()
+
+
+def export_winner(
+    candidate: Candidate,
+    *,
+    about: Mapping[str, Json],
+    history: History,
+    contender: Contender | None,
+    judgement: Judgement | None,
+    output: Path,
+    reader: Reader | None,
+) -> ExportResult:
+    """Write ``output`` (``.yaml``) and, beside it, the environment as ``.env``. Both or neither appear.
+
+    Args:
+        about: the study's own description (name, model, hardware, workload, versions, facts).
+        contender: what was measured of the candidate; None where one trial is exported by number.
+        judgement: the candidate against vLLM's defaults, None where there is none.
+        reader: the parser to check with; None leaves the file unchecked, and the result says so.
+
+    Raises:
+        InputError: nothing was measured on vLLM here (replay, external), the place cannot be written, or vLLM's
+            parser refuses the file.
+        RunError: the parser reads something else than what was measured.
+    """
+    _refuse_what_was_not_measured(about)
+    model = about.get("model")
+    if not isinstance(model, str) or not model:
+        raise InputError("the study does not say which model it measured; run it again with this version")
+    place = _place(output)
+    settings, notes = _settings(candidate, model)
+    environment, hidden = _environment(candidate)
+    notes += [f"{name} looks like a secret and is not exported: set it where you serve" for name in hidden]
+    if judgement is None:
+        notes.append("there is no comparison with vLLM's defaults for this configuration")
+    elif judgement.verdict != "better":
+        notes.append(f"against vLLM's defaults: {judgement.verdict}")
+    facts = _facts(candidate, about, history, contender, judgement)
+    body = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=1000)
+    with _unfinished(place) as draft:
+        _write(draft, body)
+        if reader is not None:
+            wrong = differences(settings, reader(draft))
+            if wrong:
+                raise RunError(f"{output}: not written, as vLLM's parser reads it differently: {'; '.join(wrong)}")
+            version = _text(_mapping(about, "versions"), "vllm")
+            facts.append(f"read back by the parser of vLLM {version}: it means what was measured")
+        else:
+            facts.append("NOT read back by vLLM's parser")
+            notes.append("the file was not read back by vLLM's parser")
+        _write(draft, render(facts, environment, hidden, body, output))
+        env = place.with_suffix(".env")
+        with _unfinished(env) as env_draft:
+            _write(env_draft, _env_text(environment, hidden, output))
+            env_draft.replace(env)
+        draft.replace(place)
+    return ExportResult(yaml=output, env=env, checked=reader is not None, settings=settings, notes=tuple(notes))
+
+
+def render(facts: Sequence[str], environment: Mapping[str, str], hidden: Sequence[str], body: str, output: Path) -> str:
+    """The YAML with its header. What the parser reads is ``body`` alone: the rest is comment."""
+    env = output.with_suffix(".env").name
+    lines = [
+        f"vLLM serving configuration, found and measured by tune {__version__}.",
+        f"Run it:  {_with_environment(env) if environment else ''}vllm serve --config {output.name}",
+        "",
+        *facts,
+        "",
+    ]
+    if environment or hidden:
+        lines += [f"Environment (also in {env}):"]
+        lines += [f"  {name}={value}" for name, value in environment.items()]
+        lines += [f"  {name}: secret, set it yourself" for name in hidden]
+    else:
+        lines += ["Environment: nothing beyond what the server has anyway."]
+    comment = "".join(f"# {line}".rstrip() + "\n" for text in lines for line in mask(text).splitlines() or [""])
+    return comment + body
+
+
+def differences(settings: Mapping[str, Json], parsed: Mapping[str, Json]) -> list[str]:
+    """Where the parser's reading departs from what the file is to say, one clause per setting."""
+    found = []
+    for key, value in settings.items():
+        name, expected = key.replace("-", "_"), value
+        if name.startswith("no_") and value is True and name not in parsed:
+            name, expected = name.removeprefix("no_"), False
+        if name == "model" and parsed.get("model_tag") == value:
+            continue
+        if name not in parsed:
+            found.append(f"{key} is no setting of it")
+        elif not _same(expected, parsed[name]):
+            found.append(f"{key} becomes {_short(parsed[name])} instead of {_short(expected)}")
+    return found
+
+
+def _same(asked: Json, read: Json) -> bool:
+    """Whether the parser's value is what was asked; settings that it fills in beside do not count."""
+    if isinstance(asked, Mapping):
+        return isinstance(read, Mapping) and all(
+            key in read and _same(value, read[key]) for key, value in asked.items()
+        )
+    if isinstance(asked, list | tuple):
+        if isinstance(read, list | tuple):
+            return len(asked) == len(read) and all(_same(a, r) for a, r in zip(asked, read, strict=True))
+        return len(asked) == 1 and _same(asked[0], read)
+    if isinstance(asked, bool) or isinstance(read, bool) or asked is None or read is None:
+        return asked is read
+    if isinstance(read, list | tuple):
+        return len(read) == 1 and _same(asked, read[0])
+    if isinstance(read, Mapping):
+        # JSON given as text (an entry of a list, or a flag with its own parser).
+        return isinstance(asked, str) and _json_text_same(asked, read)
+    left, right = _number(asked), _number(read)
+    if left is not None and right is not None:
+        return left == right
+    # Enums come back by their names: "FULL" for "full", "O3" for 3.
+    return str(asked).lower() in (str(read).lower(), str(read).lower().removeprefix("o"))
+
+
+def _json_text_same(asked: str, read: Mapping[str, Json]) -> bool:
+    try:
+        value = yaml.safe_load(asked)
+    except yaml.YAMLError:
+        return False
+    return isinstance(value, Mapping) and _same(value, read)
+
+
+def _number(value: Json) -> float | None:
+    """A number, also as people write it for vLLM: ``2k`` is 2000, ``2K`` is 2048 (``human_readable_int``)."""
+    if isinstance(value, int | float):
+        return float(value)
+    text = str(value)
+    human = _HUMAN.match(text)
+    if human is not None:
+        base = 1024 if human[2].isupper() else 1000
+        return float(human[1]) * float(base ** _POWERS[human[2].lower()])
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+# --- what goes in ---
+
+
+def _refuse_what_was_not_measured(about: Mapping[str, Json]) -> None:
+    kind = _text(_mapping(about, "facts"), "kind") or _MEASURED_HERE
+    if kind != _MEASURED_HERE:
+        what = "replays a recorded table" if kind == "replay" else f"was measured by an {kind} command"
+        raise InputError(
+            f"study {_text(about, 'name')}: {what}, not on a vLLM server of `tune`'s own, "
+            "so there is no measured vLLM configuration to export"
+        )
+
+
+def _settings(candidate: Candidate, model: str) -> tuple[dict[str, Json], list[str]]:
+    notes = []
+    settings: dict[str, Json] = {}
+    for key, value in serve_config(candidate, model).items():
+        if key != "model" and looks_secret(key):
+            notes.append(f"{key} looks like a secret and is not exported")
+        else:
+            settings[key] = value
+    left_out = sorted(LAUNCHER_KEYS & {name.replace("_", "-") for name in candidate.arguments})
+    if left_out:
+        notes.append(f"left to the deployment: {', '.join(left_out)}")
+    if mask(canonical(settings)) != canonical(settings):
+        raise InputError("a setting of this configuration holds a secret; keep secrets in the environment")
+    return settings, notes
+
+
+def _environment(candidate: Candidate) -> tuple[dict[str, str], list[str]]:
+    shown = mask_environment(candidate.environment)
+    hidden = [name for name, value in shown.items() if value != candidate.environment[name] or MASK in value]
+    return {name: value for name, value in shown.items() if name not in hidden}, hidden
+
+
+def _facts(
+    candidate: Candidate,
+    about: Mapping[str, Json],
+    history: History,
+    contender: Contender | None,
+    judgement: Judgement | None,
+) -> list[str]:
+    """What was measured, on what, with which versions: one line each."""
+    objective = history.objective
+    versions = ", ".join(f"{name} {version}" for name, version in _mapping(about, "versions").items())
+    device = _text(_mapping(about, "facts"), "device")
+    trials = [trial for trial in history.trials if trial.outcome.candidate.key == candidate.key]
+    lines = [
+        f"Written:   {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        f"Study:     {_text(about, 'name')}, trial {', '.join(str(trial.number) for trial in trials)}",
+        f"Model:     {_text(about, 'model')}",
+        f"Hardware:  {_text(about, 'hardware')}{f' ({device})' if device else ''}",
+        f"Workload:  {_text(about, 'workload')}",
+        f"Versions:  {versions}",
+    ]
+    value = contender.value if contender is not None else trials[0].outcome.objective if trials else None
+    baseline = history.baseline()
+    if value is not None:
+        against = f"; vLLM's defaults: {baseline.value:,.5g} {objective.unit}" if baseline is not None else ""
+        lines.append(f"Measured:  {objective.metric} {value:,.5g} {objective.unit}{against}")
+    if judgement is not None:
+        basis = (
+            f"{judgement.challenger_starts} and {judgement.baseline_starts} fresh server starts"
+            if judgement.basis == "starts"
+            else "rounds on one server start each: not confirmed on fresh starts"
+        )
+        lines.append(f"Gain:      {_gain(judgement)} ({basis}). Verdict: {judgement.verdict}.")
+    lines += _limits(about, trials[0].outcome.measurement.metrics if trials and trials[0].outcome.measurement else {})
+    quality = next((trial.outcome.quality for trial in trials if trial.outcome.quality is not None), None)
+    if quality is not None and "accuracy/score" in quality.metrics:
+        error = quality.metrics.get("accuracy/score_se")
+        spread = f" ± {error:.3f}" if error is not None else ""
+        lines.append(f"Accuracy:  {quality.metrics['accuracy/score']:.3f}{spread}, no worse than the defaults allow")
+    elif _mapping(about, "facts").get("accuracy_checked") is False:
+        lines.append("Accuracy:  NOT checked in this study")
+    return lines
+
+
+def _gain(judgement: Judgement) -> str:
+    if not (finite(judgement.low) and finite(judgement.high)):
+        return f"{judgement.gain:+.1%}, no interval"
+    return f"{judgement.gain:+.1%}, 95 % interval {judgement.low:+.1%} to {judgement.high:+.1%}"
+
+
+def _limits(about: Mapping[str, Json], metrics: Mapping[str, float]) -> list[str]:
+    lines = []
+    limits = about.get("limits")
+    for limit in limits if isinstance(limits, list | tuple) else ():
+        if isinstance(limit, Mapping):
+            sign = "<=" if limit.get("at_most", True) else ">="
+            metric = str(limit.get("metric"))
+            got = f", measured {metrics[metric]:,.4g}" if metric in metrics else ""
+            lines.append(f"Limit:     {metric} {sign} {limit.get('bound')}{got}")
+    return lines
+
+
+def _mapping(about: Mapping[str, Json], key: str) -> Mapping[str, Json]:
+    value = about.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _text(about: Mapping[str, Json], key: str) -> str:
+    value = about.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _short(value: Json) -> str:
+    text = value if isinstance(value, str) else canonical(value)
+    return text if len(text) <= 80 else text[:79] + "…"
+
+
+# --- files ---
+
+
+def _with_environment(env: str) -> str:
+    return f"set -a; . ./{shlex.quote(env)}; set +a; "
+
+
+def _env_text(environment: Mapping[str, str], hidden: Sequence[str], output: Path) -> str:
+    lines = [
+        f"# Environment of {output.name}. In a shell: {_with_environment(output.with_suffix('.env').name).strip()}"
+    ]
+    lines += [f"# {name}: secret, set it yourself" for name in hidden]
+    # Quoted only where a shell needs it: `docker run --env-file` takes values literally.
+    lines += [f"{name}={shlex.quote(value)}" for name, value in environment.items()]
+    if not environment and not hidden:
+        lines.append("# nothing is needed")
+    return "\n".join(lines) + "\n"
+
+
+def _place(output: Path) -> Path:
+    place = output.expanduser()
+    if place.suffix not in (".yaml", ".yml"):
+        raise InputError(
+            f"--output {output}: vLLM reads .yaml and .yml only; name it {place.with_suffix('.yaml').name}"
+        )
+    if place.is_dir():
+        raise InputError(f"--output {output}: is a folder; name a file in it")
+    if not place.parent.is_dir():
+        raise InputError(f"--output {output}: there is no folder {place.parent}; make it first")
+    return place
+
+
+@contextmanager
+def _unfinished(place: Path) -> Iterator[Path]:
+    """A file beside ``place`` that only its owner can read; gone afterwards unless it was moved there."""
+    draft = place.with_name(f".{place.stem}-{secrets.token_hex(4)}{place.suffix}")
+    try:
+        yield draft
+    finally:
+        with suppress(OSError):
+            draft.unlink()
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise InputError(f"cannot write to {path.parent}: {error.strerror}; choose another --output") from None
