@@ -1,0 +1,15 @@
+"""What a study found and where its time went: tables for people, JSON for scripts, and a table to replay."""
+
+from tuner.report.document import study_document, trial_document
+from tuner.report.show import print_conclusion, print_study, print_trial
+from tuner.report.table import table_row, write_table
+
+__all__ = [
+    "print_conclusion",
+    "print_study",
+    "print_trial",
+    "study_document",
+    "table_row",
+    "trial_document",
+    "write_table",
+]

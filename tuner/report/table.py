@@ -1,0 +1,105 @@
+"""Trials as JSON lines: what the replay launcher reads, and what other studies may learn from.
+
+The first keys are those of the recorded H200 table (``mode``, ``prompts``, ``config``, ``start_s``, ``log``,
+``output_tok_s``, ``latency`` in seconds, ``error``); the others extend it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tuner.errors import InputError
+from tuner.model.history import History, Trial
+from tuner.model.json import finite
+from tuner.model.secrets import mask, mask_environment
+
+__all__ = ["table_row", "write_table"]
+
+
+def write_table(history: History, path: Path) -> int:
+    """Write one line per trial, all or nothing; returns how many.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    lines = [json.dumps(table_row(trial), allow_nan=False) for trial in history.trials]
+    place = path.expanduser()
+    draft = place.with_name(f".{place.name}.tmp")
+    try:
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write("".join(f"{line}\n" for line in lines))
+        draft.replace(place)
+    except OSError as error:
+        raise InputError(f"--table {path}: cannot be written ({error.strerror}); choose another place") from None
+    return len(lines)
+
+
+def table_row(trial: Trial) -> dict[str, Any]:
+    """One trial as a line of the table. Keys without a value are left out, but for ``config`` and ``status``."""
+    outcome = trial.outcome
+    measurement, server = outcome.measurement, outcome.server
+    metrics = dict(measurement.metrics) if measurement is not None else {}
+    phases = dict(server.phases) if server is not None else {}
+    error = outcome.failure.cause if outcome.failure else outcome.exclusion.reason if outcome.exclusion else None
+    estimate = measurement.objective if measurement is not None else None
+    row: dict[str, Any] = {
+        "mode": "server",
+        "trial": trial.number,
+        "origin": trial.origin,
+        "status": outcome.status.value,
+        "config": {name.replace("-", "_"): value for name, value in outcome.candidate.nested().items()},
+        "assignment": dict(outcome.candidate.assignment),
+        "environment": mask_environment(outcome.candidate.environment),
+        "start_s": phases.get("total", outcome.seconds.get("start")),
+        "log": "server.log" if server is not None and server.log_path else None,
+        "output_tok_s": _round_values(trial),
+        "latency": _seconds(metrics),
+        "error": mask(error) if error else None,
+        "failure": None if outcome.failure is None else outcome.failure.kind,
+        "objective": outcome.objective,
+        "interval": None if estimate is None else [estimate.low, estimate.high],
+        "bound": None if measurement is None else measurement.bound,
+        "metrics": metrics,
+        "accuracy": dict(outcome.quality.metrics) if outcome.quality is not None else None,
+        "power_w": metrics.get("gpu/power_w"),
+        "effective": dict(server.effective) if server is not None else None,
+        "phases": phases,
+        "constraints": dict(outcome.constraints),
+        "seconds": dict(outcome.seconds),
+        "twin": outcome.twin,
+    }
+    kept = {name: _finite(value) for name, value in row.items()}
+    return {name: value for name, value in kept.items() if value not in (None, {}, []) or name in ("config", "status")}
+
+
+def _round_values(trial: Trial) -> list[float]:
+    """Output throughput of each round of the (only) load point; the trial's own figure where rounds are not kept."""
+    measurement = trial.outcome.measurement
+    if measurement is None:
+        return []
+    for point in measurement.points:
+        estimate = point.estimates.get("throughput/output")
+        if estimate is not None and estimate.samples:
+            return list(estimate.samples)
+    value = measurement.metrics.get("throughput/output")
+    return [] if value is None else [value]
+
+
+def _seconds(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Latencies in seconds by their short names, as the recorded table has them."""
+    head = "latency/"
+    return {name.removeprefix(head): value / 1000 for name, value in metrics.items() if name.startswith(head)}
+
+
+def _finite(value: Any) -> Any:
+    """The value without what JSON cannot hold: an unknown number is no number."""
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value if not isinstance(value, float) or finite(value) else None
