@@ -10,6 +10,7 @@ from tuner.spaces.plan import Plan
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 __all__ = ["describe", "print_plan"]
 
@@ -82,7 +83,6 @@ def _shown(parameter: Parameter) -> str:
 def print_plan(plan: Plan, console: Console) -> None:
     """Parameters, rules with their reasons, and starting points, as tables."""
     from rich.markup import escape  # noqa: PLC0415 - only where something is printed
-    from rich.table import Table  # noqa: PLC0415
 
     hardware, space = plan.hardware, plan.space
     console.print(
@@ -92,7 +92,7 @@ def print_plan(plan: Plan, console: Console) -> None:
     )
     for name, value in (*space.base_arguments.items(), *space.base_environment.items()):
         console.print(f"  always {escape(name)} = {escape(str(value))}", highlight=False)
-    table = Table("parameter", "sets", "values", "vLLM's default", "only when", box=None, header_style="bold")
+    table = _table("parameter", "sets", "values", "vLLM's default", "only when")
     for item in space.parameters:
         default = "" if item.default is None else str(item.default)
         cells = (item.name, item.target or "several", _shown(item), default, item.when.text if item.when else "")
@@ -106,12 +106,22 @@ def print_plan(plan: Plan, console: Console) -> None:
         ("tried first", [(start.name, _assigned(start.assignment), start.source) for start in space.starts]),
     ):
         if rows:
-            table = Table(title, "", "source", box=None, header_style="bold")
+            table = _table(title, "", "source")
             for row in rows:
                 table.add_row(*map(escape, row))
             console.print(table)
     for note in plan.notes:
         console.print(f"· {escape(note)}", highlight=False)
+
+
+def _table(*titles: str) -> Table:
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(box=None, header_style="bold")
+    for title in titles:
+        # Names and flags must be readable (and copied) whole, however narrow the terminal.
+        table.add_column(title, overflow="fold")
+    return table
 
 
 def _assigned(assignment: object) -> str:
