@@ -77,7 +77,7 @@ def fetch_labels(client: httpx.Client) -> dict[str, str]:
     """Labels of ``vllm:cache_config_info``; empty if there is no such metric."""
     for line in _get(client, "/metrics").decode("utf-8", errors="replace").splitlines():
         if line.startswith("vllm:cache_config_info{"):
-            return {name: value for name, value in _LABEL.findall(line[:20000])}
+            return dict(_LABEL.findall(line[:20000]))
     return {}
 
 
@@ -154,7 +154,7 @@ _ASKED_AS = {
 
 
 def differences(candidate: Candidate, settings: Mapping[str, Json], warnings: Mapping[str, None]) -> tuple[str, ...]:
-    """Where the server runs something else than was asked, each in a sentence, with vLLM's own reason if it gave one."""
+    """Where the server runs something else than asked, each in a sentence, with vLLM's own reason if it gave any."""
     found = []
     for flag, asked in candidate.arguments.items():
         for name, value in _expand(flag, asked):

@@ -34,10 +34,14 @@ def _strip(line: str) -> str:
 def root_lines(log: str) -> list[str]:
     """Lines that may be the cause, first error first: exception lines and argparse's, vLLM's generic ones left out."""
     found = []
-    for raw in log.splitlines():
+    lines = log.splitlines()
+    for number, raw in enumerate(lines):
         line = _strip(raw[:4000]).strip()
         is_error = _EXCEPTION.match(line) or ": error: " in line[:200] or line.startswith("Fatal Python error")
         if is_error and not _is_warning(line) and not any(pattern.search(line) for pattern in GENERIC):
+            if "validation error" in line:
+                # pydantic says on the next lines what it does not like.
+                line = "\n".join([line, *(_strip(text[:4000]) for text in lines[number + 1 : number + 4])])
             found.append(line)
     return found
 
@@ -89,18 +93,26 @@ def make(rule: Rule, found: re.Match[str], *, phase: str, log: str) -> Failure:
     """A rule's verdict."""
     line = found[0].splitlines()[0] if found[0] else ""
     if rule.context is not None:
-        for found in rule.context.finditer(log):  # noqa: B007 - the last one counts
-            pass
+        found = next(reversed(list(rule.context.finditer(log))), found)
     return Failure(
         kind=rule.kind,
         cause=_sentence(rule.sentence(found, phase)),
         blame=rule.blame,
         retry=rule.retry,
         phase=rule.phase or phase,
-        violation=rule.violation(found) if rule.violation else None,
+        violation=_grade(rule, found),
         advice=rule.advice(found) if callable(rule.advice) else rule.advice,
         excerpt=excerpt(log, line),
     )
+
+
+def _grade(rule: Rule, found: re.Match[str]) -> float | None:
+    if rule.violation is None:
+        return None
+    try:
+        return rule.violation(found)
+    except (ValueError, OverflowError):
+        return None  # digits and dots that are no number
 
 
 def _from_code(code: int | None, phase: str, log: str) -> Failure | None:

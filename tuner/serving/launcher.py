@@ -20,22 +20,23 @@ from tuner.model.measurement import ServerReport
 from tuner.model.outcome import Blame, Failure
 from tuner.ports import LaunchFailed, Progress
 from tuner.serving import gpu
-from tuner.serving.command import Command, Settings, build, default_base, environment, import_time
+from tuner.serving.command import Command, Settings, build, default_base, environment
 from tuner.serving.effective import differences, effective, fetch_labels, fetch_server_info
 from tuner.serving.failures import excerpt
 from tuner.serving.ledger import Ledger, sweep
 from tuner.serving.locks import cache_root, claim_cache
 from tuner.serving.logs import LogReader, tail
 from tuner.serving.ports import Reservation, is_free, listens
-from tuner.serving.processes import Identity, Tree, become_subreaper, end_tree
+from tuner.serving.processes import Tree, become_subreaper, end_tree
 from tuner.serving.server import LocalServer
-from tuner.serving.starting import ZYGOTE, Handle, WarmParentLost, start_cold
+from tuner.serving.starting import ZYGOTE, Handle, WarmParent, WarmParentLost, start_cold
 from tuner.serving.warm import WarmParents
 from tuner.serving.watch import Patience, stack_dump, wait_ready
 
 __all__ = ["VllmLauncher"]
 
 _RETURN_S = 60.0
+_COLD = "started cold, which takes longer: {}"
 
 
 @dataclass
@@ -125,8 +126,8 @@ class VllmLauncher:
                 platform=platform,
                 folder=study_dir,
                 wants=cache_root() / "worker-environment.json",
-                started=lambda who: self._ledger.started(self._marker("warm"), who, "warm parent"),
-                ended=lambda _: self._ledger.ended(self._marker("warm"), "warm parent"),
+                ledger=self._ledger,
+                marker=self._id,
             )
         self._closed = False
 
@@ -164,54 +165,39 @@ class VllmLauncher:
         record = directory / "worker-environment.json"
         for stale in (log, record):
             stale.unlink(missing_ok=True)
+        parent = self._warm_parent(command, candidate, warnings, progress)
         self._ledger.will_start(marker, "server")
+        reservation.release()
         mode, handle, begun = "warm", None, time.time()
-        if self._warm is not None:
-            handle, begun = self._start_warm(command, candidate, directory, warnings, progress, reservation)
+        if parent is not None:
+            try:
+                handle = parent.start("server", command.flags, environment=command.environment, log=log, record=record)
+            except WarmParentLost as error:
+                warnings.append(_COLD.format(error))
         if handle is None:
             mode, begun = "cold", time.time()
-            progress("start", "cold")
-            reservation.release()
             try:
                 handle = start_cold(command.argv, environment=command.environment, log=log)
             except OSError as error:
                 self._ledger.ended(marker, "server")
                 raise LaunchFailed(_cannot_start(command, error)) from error
+        progress("start", mode)
         self._ledger.started(marker, handle.identity, "server")
         # A forked server shows its parent's environment to /proc, so the launcher's own identifier is what all share.
         spare = self._warm.identities if self._warm is not None else set()
         tree = Tree(handle.identity, self._id, spare=spare)
         return _Launch(command, reservation.port, marker, handle, tree, mode, log, begun, record)
 
-    def _start_warm(
-        self,
-        command: Command,
-        candidate: Candidate,
-        directory: Path,
-        warnings: list[str],
-        progress: Progress,
-        reservation: Reservation,
-    ) -> tuple[Handle | None, float]:
+    def _warm_parent(
+        self, command: Command, candidate: Candidate, warnings: list[str], progress: Progress
+    ) -> WarmParent | None:
         if self._warm is None:
-            return None, 0.0
+            return None
         try:
-            if self._warm.any() is None:
-                progress("start", "importing vLLM once")
-                self._ledger.will_start(self._marker("warm"), "warm parent")
-            parent = self._warm.get(command.environment, _layout(candidate), self._marker("warm"))
-            reservation.release()
-            begun = time.time()
-            handle = parent.start(
-                "server",
-                command.flags,
-                environment=command.environment,
-                log=directory / "server.log",
-                record=directory / "worker-environment.json",
-            )
+            return self._warm.get(command.environment, _layout(candidate), progress)
         except WarmParentLost as error:
-            warnings.append(f"started cold, which takes longer: {error}")
-            return None, 0.0
-        return handle, begun
+            warnings.append(_COLD.format(error))
+            return None
 
     def _await(
         self, launch: _Launch, candidate: Candidate, directory: Path, warnings: list[str], progress: Progress
@@ -277,7 +263,7 @@ class VllmLauncher:
             names = (
                 [str(item.get("id")) for item in body.json()["data"]][:20] if body.status_code == httpx.codes.OK else []
             )
-        except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError):
+        except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             names = []
         # A container's processes are not our descendants; there the name alone has to do.
         if wanted in names and (self._own_command or listens(launch.tree.refresh(), launch.port)):

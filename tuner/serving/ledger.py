@@ -83,7 +83,7 @@ def _entries(path: Path) -> list[_Entry]:
     for line in data.splitlines():
         try:
             raw = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue  # the line that was being written when the tuner was killed
         if not isinstance(raw, dict):
             continue

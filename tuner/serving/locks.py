@@ -70,7 +70,7 @@ def _holder(path: Path) -> str:
             content = json.loads(file.read(_CONTENT_LIMIT))
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(content["since"])))
         return f"study {str(content['study'])[:200]!r} (process {int(content['pid'])}, since {since})"
-    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return "another process"
 
 

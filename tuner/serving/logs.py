@@ -6,6 +6,7 @@ untrusted: lines and totals are bounded, what is not understood is skipped.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections import deque
@@ -150,7 +151,8 @@ class LogReader:
             facts.settings = {**settings, **facts.settings}
         for pattern, read in SETTINGS:
             if match := pattern.search(text):
-                facts.settings.update(read(match, facts.settings))
+                with contextlib.suppress(ValueError):  # digits and dots that are no number
+                    facts.settings.update(read(match, facts.settings))
         if not facts.version and (match := re.search(r"\bversion (\d+\.\d+[\w.+\-]{0,40})", text)):
             facts.version = match[1]
         for pattern, sentence in WARNINGS:
@@ -176,7 +178,8 @@ class LogReader:
                 facts.phase = now
                 facts.serving = facts.serving or now == "serve"
             if spent and match.lastindex:
-                facts.seconds[spent] = facts.seconds.get(spent, 0.0) + float(match[1])
+                with contextlib.suppress(ValueError):
+                    facts.seconds[spent] = facts.seconds.get(spent, 0.0) + float(match[1])
         # Estimating the graphs' memory captures some of them: part of profiling, known only from the stamps.
         if stamp is not None and "Profiling CUDA graph memory" in text:
             self._pending["profile"] = stamp

@@ -155,7 +155,7 @@ WARNINGS: tuple[tuple[re.Pattern[str], Sentence], ...] = tuple(
         (
             r"Cudagraph mode (\S+) is not compatible with compilation mode (\S+?)\.? Overriding to (\S+?)\.?$",
             lambda match: (
-                f"CUDA graph mode changed from {match[1]} to {match[3]}: not compatible with compilation mode {match[2]}"
+                f"CUDA graph mode changed from {match[1]} to {match[3]}: compilation mode {match[2]} cannot have it"
             ),
         ),
         (

@@ -82,8 +82,8 @@ def is_running(identity: Identity) -> bool:
 
 
 def _table() -> dict[int, _Stat]:
-    stats = (_stat(int(name)) for name in os.listdir("/proc") if name.isdigit())
-    return {stat.identity.pid: stat for stat in stats if stat is not None}
+    found = (_stat(int(entry.name)) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    return {stat.identity.pid: stat for stat in found if stat is not None}
 
 
 def _marker(pid: int) -> str | None:
@@ -143,16 +143,15 @@ class Tree:
                 self._add(stat.identity)
         queue = [item for item in self.members if item.pid in table and table[item.pid].identity == item]
         while queue:
-            for stat in children.get(queue.pop().pid, []):
-                if stat.identity not in self.members and self._add(stat.identity):
-                    queue.append(stat.identity)
+            below = children.get(queue.pop().pid, [])
+            queue += [stat.identity for stat in below if stat.identity not in self.members and self._add(stat.identity)]
         if thorough and self.marker:
             for identity in marked(self.marker):
                 self._add(identity)
         return {
             item
             for item in self.members
-            if (stat := table.get(item.pid)) is not None and stat.identity == item and stat.state not in "ZX"
+            if (now := table.get(item.pid)) is not None and now.identity == item and now.state not in "ZX"
         }
 
     def _same_session(self, table: dict[int, _Stat]) -> bool:

@@ -174,7 +174,8 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(
         "kv-too-small",
-        r"max seq len \((\d+)\), \(?([\d.]+) GiB KV cache is needed, .{0,80}?available KV cache memory \((-?[\d.]+) GiB\)"
+        r"max seq len \((\d+)\), \(?([\d.]+) GiB KV cache is needed, .{0,80}?"
+        r"available KV cache memory \((-?[\d.]+) GiB\)"
         r"(?:.{0,120}?estimated maximum model length is (\d+))?",
         "one request of {1} tokens needs {2} GiB of KV cache, {3} GiB are there",
         violation=_missing,
@@ -226,7 +227,7 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(
         "attn-invalid",
-        r"Selected backend (\S+) is not valid for this configuration\. Reason: (\[.{0,400}?\])",
+        r"Selected backend (?:AttentionBackendEnum\.)?(\S+) is not valid for this configuration\. Reason: (\[.{0,400}?\])",
         "attention backend {1} cannot run this: {2}",
         advice="leave the attention backend to vLLM, or change what it names",
         anywhere=True,
@@ -245,7 +246,7 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(
         "block-size",
-        r"No common block size for (\d+)(?: ?\((.{1,200}?)\)\.?)?(?:$|\n)",
+        r"No common block size for (\d+)\.?(?: ?\((.{1,200})\))?",
         lambda found, _: f"block size {found[1]} suits no attention backend" + (f" ({found[2]})" if found[2] else ""),
         advice="use a block size that the backend supports (CPU: multiples of 32)",
         anywhere=True,
@@ -264,15 +265,16 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(
         "moe-backend",
-        r"(No \w+ MoE backend supports.{0,200}|.{0,80}MegaMoE (?:currently )?requires .{1,120}|only supports fp4 experts"
+        r"(No \w+ MoE backend supports.{0,200}|.{0,80}MegaMoE (?:currently )?requires .{1,120}"
+        r"|only supports fp4 experts"
         r"|.{0,120}dispatches and combines itself and cannot be paired with all2all_backend.{0,80})",
         "{1}",
         advice="make the MoE backend depend on expert parallelism and on the GPU",
     ),
     _rule(
         "quant-mismatch",
-        r"Quantization method specified in the model config \((\S+?)\) does not match the quantization method specified "
-        r"in the .?quantization.? argument \((\S+?)\)",
+        r"Quantization method specified in the model config \((\S+?)\) does not match the quantization method "
+        r"specified in the .?quantization.? argument \((\S+?)\)",
         "the checkpoint is quantized with {1}, the flag says {2}",
         advice="take quantization out of the space for this checkpoint",
     ),
@@ -315,14 +317,16 @@ RULES: tuple[Rule, ...] = (
     _rule(
         "model-access",
         r"(We couldn't connect to '[^']{1,200}'.{0,120}|Repo id must be in the form.{0,120}|GatedRepoError.{0,200}"
-        r"|401 Client Error.{0,120}|RepositoryNotFoundError.{0,120}|.{0,120}is not a local folder and is not a valid model.{0,80})",
+        r"|401 Client Error.{0,120}|RepositoryNotFoundError.{0,120}"
+        r"|.{0,120}is not a local folder and is not a valid model.{0,80})",
         "the model cannot be read: {1}",
         blame=Blame.USER,
         advice="give a local folder, or make the hub reachable and HF_TOKEN valid",
     ),
     _rule(
         "model-unsupported",
-        r"(Model architectures \[.{1,120}?\] (?:are not supported|failed to be inspected).{0,80}|.{0,80}was supported in vLLM until.{0,40})",
+        r"(Model architectures \[.{1,120}?\] (?:are not supported|failed to be inspected).{0,80}"
+        r"|.{0,80}was supported in vLLM until.{0,40})",
         "{1}",
         blame=Blame.USER,
         advice="this vLLM cannot serve the model: use another version",
@@ -380,7 +384,8 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(
         "gpu-fault",
-        r"(CUDA error: (?:an illegal memory access|unspecified launch failure|uncorrectable ECC|device-side assert|invalid device ordinal).{0,80}"
+        r"(CUDA error: (?:an illegal memory access|unspecified launch failure|uncorrectable ECC|device-side assert"
+        r"|invalid device ordinal).{0,80}"
         r"|Xid \d+.{0,80}|no CUDA-capable device is detected)",
         "the GPU reports a fault: {1}",
         anywhere=True,
@@ -395,7 +400,8 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(
         "driver",
-        r"(The NVIDIA driver on your system is too old.{0,80}|Found no NVIDIA driver.{0,40}|Failed to infer device type)",
+        r"(The NVIDIA driver on your system is too old.{0,80}|Found no NVIDIA driver.{0,40}"
+        r"|Failed to infer device type)",
         "vLLM finds no usable device: {1}",
         blame=Blame.USER,
         advice="install the vLLM build for this machine, and a driver it can use",

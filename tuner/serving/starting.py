@@ -55,7 +55,7 @@ def start_cold(
     """
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
-        process = subprocess.Popen(  # noqa: S603 - argv list, no shell
+        process = subprocess.Popen(
             list(argv),
             stdin=subprocess.DEVNULL,
             stdout=descriptor,
@@ -110,7 +110,7 @@ class WarmParent:
         with log.open("ab") as errors:
             log.chmod(0o600)
             try:
-                self._process = subprocess.Popen(  # noqa: S603
+                self._process = subprocess.Popen(
                     [*python, str(ZYGOTE), "parent", *modules],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
@@ -142,7 +142,7 @@ class WarmParent:
                 break
             try:
                 message = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if message.get("event") == "exited":
                 self._exits[str(message.get("id"))] = int(message.get("code", 1))

@@ -12,10 +12,12 @@ import hashlib
 import json
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tuner.ports import Progress
 from tuner.serving.command import import_time
+from tuner.serving.ledger import Ledger
 from tuner.serving.processes import MARKER, Identity
 from tuner.serving.starting import WarmParent, WarmParentLost
 
@@ -43,7 +45,7 @@ class WarmParents:
     Args:
         python: the Python that will serve.
         wants: file in the user's cache where learned worker variables are kept from one study to the next.
-        started, ended: told of each parent (for the ledger).
+        marker: the launcher's identifier; each parent's marker starts with it.
     """
 
     def __init__(
@@ -53,27 +55,27 @@ class WarmParents:
         platform: str,
         folder: Path,
         wants: Path,
-        started: Callable[[Identity], None],
-        ended: Callable[[Identity], None],
+        ledger: Ledger,
+        marker: str,
     ) -> None:
         self._python = tuple(python)
         self._platform = platform
         self._folder = folder
         self._wants_file = wants
-        self._started = started
-        self._ended = ended
-        self._kept: OrderedDict[str, WarmParent] = OrderedDict()
+        self._ledger = ledger
+        self._marker = marker
+        self._count = 0
+        self._kept: OrderedDict[str, tuple[WarmParent, str]] = OrderedDict()
         self._failed: dict[str, str] = {}
         self._wants: dict[str, dict[str, str]] = self._read_wants()
         self.seconds = 0.0
         self.version = ""
 
-    def get(self, environment: Mapping[str, str], layout: str, marker: str) -> WarmParent:
+    def get(self, environment: Mapping[str, str], layout: str, progress: Progress) -> WarmParent:
         """The parent for servers with this environment, started if need be.
 
         Args:
             layout: what else decides the worker's variables (tensor parallel size and the like).
-            marker: of the parent's own process.
 
         Raises:
             WarmParentLost: there is none to be had; the same environment is not tried again.
@@ -83,7 +85,7 @@ class WarmParents:
         key = _digest(born)
         if key in self._failed:
             raise WarmParentLost(self._failed[key])
-        parent = self._kept.get(key)
+        parent, _ = self._kept.get(key, (None, ""))
         if parent is not None and parent.is_alive:
             self._kept.move_to_end(key)
             return parent
@@ -91,6 +93,10 @@ class WarmParents:
             self._drop(key)
         while len(self._kept) >= _KEPT:
             self._drop(next(iter(self._kept)))
+        progress("start", "importing vLLM once for the servers to come")
+        self._count += 1
+        marker = f"{self._marker}-warm{self._count}"
+        self._ledger.will_start(marker, "warm parent")
         modules = MODULES + (_CPU_MODULES if self._platform == "cpu" else ())
         try:
             parent = WarmParent(
@@ -98,23 +104,24 @@ class WarmParents:
             )
         except WarmParentLost as error:
             self._failed[key] = str(error)
+            self._ledger.ended(marker, "warm parent")
             raise
-        self._started(parent.identity)
-        self._kept[key] = parent
+        self._ledger.started(marker, parent.identity, "warm parent")
+        self._kept[key] = (parent, marker)
         self.seconds += parent.seconds
         self.version = parent.version
         return parent
 
     def any(self) -> WarmParent | None:
         """A living parent, the most recently used one: clients do not care which."""
-        for parent in reversed(self._kept.values()):
+        for parent, _ in reversed(self._kept.values()):
             if parent.is_alive:
                 return parent
         return None
 
     @property
     def identities(self) -> set[Identity]:
-        return {parent.identity for parent in self._kept.values()}
+        return {parent.identity for parent, _ in self._kept.values()}
 
     def key(self, environment: Mapping[str, str], layout: str) -> str:
         """What decides the variables that vLLM gives its worker."""
@@ -128,7 +135,7 @@ class WarmParents:
         try:
             with record.open("rb") as file:
                 noted = json.loads(file.read(_FILE_LIMIT))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return
         if self._platform != "cpu" or not isinstance(noted, dict):
             return
@@ -146,7 +153,7 @@ class WarmParents:
         try:
             with self._wants_file.open("rb") as file:
                 content = json.loads(file.read(_FILE_LIMIT))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
         if not isinstance(content, dict):
             return {}
@@ -157,9 +164,9 @@ class WarmParents:
         }
 
     def _drop(self, key: str) -> None:
-        parent = self._kept.pop(key)
+        parent, marker = self._kept.pop(key)
         parent.close()
-        self._ended(parent.identity)
+        self._ledger.ended(marker, "warm parent")
 
     def close(self) -> None:
         """End every parent. Safe to call twice."""

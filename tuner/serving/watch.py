@@ -78,7 +78,7 @@ def memory_failure(phase: str, log: str) -> Failure | None:
         return None
     return Failure(
         kind="host-memory",
-        cause=f"only {available / _GIB:.1f} GiB of host memory are left, the server was ended to keep the machine alive",
+        cause=f"only {available / _GIB:.1f} GiB of host memory are left: the server was ended to keep the machine up",
         blame=Blame.CONFIGURATION,
         phase=phase,
         violation=max((floor - available) / _GIB, 0.01),
@@ -145,7 +145,7 @@ def stack_dump(tree: Tree, target: Path) -> str:
     parts = []
     for item in sorted(tree.refresh(), key=lambda member: member.pid)[:8]:
         with contextlib.suppress(OSError, subprocess.SubprocessError):
-            done = subprocess.run(  # noqa: S603
+            done = subprocess.run(
                 [program, "dump", "--nonblocking", "--pid", str(item.pid)],
                 capture_output=True,
                 timeout=20,

@@ -14,6 +14,7 @@ Why a fork is sound. vLLM itself forks EngineCore and its workers on CUDA (``VLL
 sets for it are those that this parent itself was started with; anything else is spawned, as vLLM would.
 """
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -24,8 +25,12 @@ import runpy
 import select
 import signal
 import sys
+import threading
 import time
 import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 SERVER_MODULE = "vllm.entrypoints.openai.api_server"
 
@@ -37,7 +42,7 @@ FROZEN_EXCEPT = ("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
 ORPHAN_GRACE_S = 10.0
 
 
-def frozen(environment):
+def frozen(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables of an environment that count only at process start."""
     return {
         name: value
@@ -50,22 +55,22 @@ def frozen(environment):
 AT_START = frozen(os.environ)
 
 
-def provide_version():
+def provide_version() -> None:
     """Give ``importlib.metadata`` an answer for ``vllm`` where the module is there but no distribution of that name."""
     try:
         importlib.metadata.version("vllm")
     except importlib.metadata.PackageNotFoundError:
         known = importlib.metadata.version
 
-        def version(name):
-            if name == "vllm":
-                return importlib.import_module("vllm.version").__version__
-            return known(name)
+        def version(distribution_name: str) -> str:
+            if distribution_name == "vllm":
+                return str(importlib.import_module("vllm.version").__version__)
+            return known(distribution_name)
 
         importlib.metadata.version = version
 
 
-def run_cli(arguments):
+def run_cli(arguments: Sequence[str]) -> None:
     """``vllm ARG...`` in this process."""
     sys.argv = ["vllm", *arguments]
     # The platform is detected from the distribution's name and version: look before the answer is replaced.
@@ -74,7 +79,7 @@ def run_cli(arguments):
     importlib.import_module("vllm.entrypoints.cli.main").main()
 
 
-def run_server(arguments):
+def run_server(arguments: Sequence[str]) -> None:
     """``python -m vllm.entrypoints.openai.api_server ARG...`` in this process."""
     sys.argv = [SERVER_MODULE, *arguments]
     runpy.run_module(SERVER_MODULE, run_name="__main__", alter_sys=True)
@@ -83,12 +88,12 @@ def run_server(arguments):
 class Starts:
     """Decides, inside a forked server, whether vLLM's processes are forked or spawned."""
 
-    def __init__(self, *, worker_affinity, record):
+    def __init__(self, *, worker_affinity: set[int], record: str) -> None:
         self.server = os.getpid()
         self.worker_affinity = worker_affinity
         self.record = record
 
-    def method(self):
+    def method(self) -> str:
         """What ``VLLM_WORKER_MULTIPROC_METHOD`` is answered with.
 
         vLLM's own reasons against a fork (CUDA already in use, WSL) hold here too. EngineCore, which the server
@@ -100,35 +105,36 @@ class Starts:
             return "fork"
         return "fork" if "OMP_NUM_THREADS" in AT_START or not on_cpu() else "spawn"
 
-    def install(self):
+    def install(self) -> None:
+        """Put both decisions in place: which method vLLM is told to use, and what that method then does."""
         envs = importlib.import_module("vllm.envs")
         if "--numa-bind" in sys.argv or "VLLM_WORKER_MULTIPROC_METHOD" not in envs.environment_variables:
             return
         envs.environment_variables["VLLM_WORKER_MULTIPROC_METHOD"] = self.method
         context = importlib.import_module("multiprocessing.context")
-        spawn, fork = context.SpawnProcess._Popen, context.ForkProcess._Popen
+        spawn, fork = context.SpawnProcess._Popen, context.ForkProcess._Popen  # noqa: SLF001 - no public way in
 
-        def popen_spawn(process):
+        def popen_spawn(process: Any) -> Any:
             self.note(process)
             return spawn(process)
 
-        def popen_fork(process):
+        def popen_fork(process: Any) -> Any:
             if os.getpid() == self.server:
                 return fork(process)
             self.note(process)
             if on_cpu() and frozen(os.environ) != AT_START:
                 # vLLM wants other OpenMP settings than this process was born with. Its pipes are closed by
                 # the new process itself when forked; a spawned one never had them.
-                process._kwargs.pop("inherited_fds", None)
+                process._kwargs.pop("inherited_fds", None)  # noqa: SLF001
                 return spawn(process)
             with self.bound():
                 return fork(process)
 
-        context.SpawnProcess._Popen = staticmethod(popen_spawn)
-        context.ForkProcess._Popen = staticmethod(popen_fork)
+        context.SpawnProcess._Popen = staticmethod(popen_spawn)  # noqa: SLF001
+        context.ForkProcess._Popen = staticmethod(popen_fork)  # noqa: SLF001
 
     @contextlib.contextmanager
-    def bound(self):
+    def bound(self) -> Iterator[None]:
         """Fork with the CPU binding that libgomp gave this parent's first thread at its start."""
         before = os.sched_getaffinity(0)
         os.sched_setaffinity(0, self.worker_affinity)
@@ -137,29 +143,29 @@ class Starts:
         finally:
             os.sched_setaffinity(0, before)
 
-    def note(self, process):
+    def note(self, process: Any) -> None:
         """Leave what vLLM wants at a worker's start, so that the next parent can be born with it."""
         if not self.record or not process.name.startswith("VllmWorker"):
             return
-        with contextlib.suppress(OSError), open(self.record, "x", encoding="utf-8") as file:
+        with contextlib.suppress(OSError), Path(self.record).open("x", encoding="utf-8") as file:
             json.dump(frozen(os.environ), file)
 
 
-def cuda_in_use():
+def cuda_in_use() -> bool:
     torch = sys.modules.get("torch")
-    return torch is not None and torch.cuda.is_initialized()
+    return torch is not None and bool(torch.cuda.is_initialized())
 
 
-def on_cpu():
+def on_cpu() -> bool:
     return bool(importlib.import_module("vllm.platforms").current_platform.is_cpu())
 
 
 class Parent:
     """The long-lived process: forks on command, reports who ended."""
 
-    def __init__(self, modules):
-        self.children = {}
-        self.missing = []
+    def __init__(self, modules: Sequence[str]) -> None:
+        self.children: dict[int, str] = {}
+        self.missing: list[str] = []
         for name in modules:
             try:
                 importlib.import_module(name)
@@ -169,21 +175,24 @@ class Parent:
         gc.collect()
         gc.freeze()
 
-    def refuse_cuda(self):
+    def refuse_cuda(self) -> None:
+        """End here if an import has initialised CUDA: every fork would fail with a puzzling message."""
         if cuda_in_use():
             self.say(event="refused", why="importing vLLM initialised CUDA, a fork could not use it")
             raise SystemExit(3)
 
-    def say(self, **message):
+    def say(self, **message: object) -> None:
+        """One answer, one line."""
         sys.stdout.write(json.dumps(message) + "\n")
         sys.stdout.flush()
 
-    def serve(self):
+    def serve(self) -> None:
+        """Fork on command until the input ends."""
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_write)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the tuner decides
-        threads = len(os.listdir("/proc/self/task"))
+        threads = len(list(Path("/proc/self/task").iterdir()))
         vllm = sys.modules.get("vllm")
         self.say(
             event="ready",
@@ -210,7 +219,8 @@ class Parent:
                 self.fork(json.loads(line), wake_read, wake_write)
         self.end_all()
 
-    def fork(self, request, *close):
+    def fork(self, request: Mapping[str, Any], *close: int) -> None:
+        """Fork one process; in it, everything of this parent is left behind."""
         pid = os.fork()
         if pid == 0:
             status = 1
@@ -223,14 +233,15 @@ class Parent:
                 status = error.code if isinstance(error.code, int) else int(error.code is not None)
                 if isinstance(error.code, str):
                     print(error.code, file=sys.stderr)
-            except BaseException:
+            except BaseException:  # noqa: BLE001 - the child must never return into the parent's loop
                 traceback.print_exc()
             finally:
                 finish(status)
         self.children[pid] = request["id"]
         self.say(event="started", id=request["id"], pid=pid)
 
-    def become(self, request):
+    def become(self, request: Mapping[str, Any]) -> None:
+        """In the child: a session, output, environment and arguments of its own, then vLLM."""
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
@@ -245,6 +256,9 @@ class Parent:
         os.dup2(log, 2)
         os.close(null)
         os.close(log)
+        # The parent's answers go to the tuner; what vLLM prints belongs in the log.
+        os.close(sys.stdout.fileno())
+        sys.stdout = os.fdopen(1, "w", encoding="utf-8", errors="replace", buffering=1, closefd=False)
         os.environ.clear()
         os.environ.update(request["environment"])
         if request.get("directory"):
@@ -256,7 +270,8 @@ class Parent:
         else:
             run_cli(request["arguments"])
 
-    def reap(self):
+    def reap(self) -> None:
+        """Report who has ended, with the exit code (negative: the signal)."""
         for pid in list(self.children):
             try:
                 done, status = os.waitpid(pid, os.WNOHANG)
@@ -265,7 +280,7 @@ class Parent:
             if done:
                 self.say(event="exited", id=self.children.pop(pid), code=os.waitstatus_to_exitcode(status))
 
-    def end_all(self):
+    def end_all(self) -> None:
         """The tuner is gone: nothing that was forked here may outlive it."""
         for number, patience in ((signal.SIGTERM, ORPHAN_GRACE_S), (signal.SIGKILL, 5.0)):
             deadline = time.monotonic() + patience
@@ -280,7 +295,8 @@ class Parent:
                 time.sleep(0.05)
 
 
-def group_exists(pid):
+def group_exists(pid: int) -> bool:
+    """Whether the process group still has members."""
     try:
         os.killpg(pid, 0)
     except ProcessLookupError:
@@ -290,21 +306,19 @@ def group_exists(pid):
     return True
 
 
-def finish(status):
+def finish(status: int) -> None:
     """Leave a forked process as the interpreter would, without returning into the parent's loop."""
     with contextlib.suppress(Exception):
-        import atexit
-        import threading
-
-        threading._shutdown()
-        atexit._run_exitfuncs()
+        threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001 - what the interpreter itself calls
+        atexit._run_exitfuncs()  # noqa: SLF001 - as above
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
     os._exit(status & 0xFF)
 
 
-def main():
+def main() -> None:
+    """The command line, see the module."""
     what, *rest = sys.argv[1:]
     if what == "cli":
         run_cli(rest)
