@@ -86,6 +86,11 @@ class MemoryEstimate:
             f"KV cache {max(self.kv_gib, 0.0):.1f} GiB ({self.kv_tokens:,} tokens) of {self.budget_gib:.1f} GiB"
         )
 
+    def against(self, kv_tokens: float) -> str:
+        """The estimate beside what a started server reports as its KV cache (tokens), with its error."""
+        error = f" ({100 * (self.kv_tokens / kv_tokens - 1):+.1f} %)" if kv_tokens > 0 else ""
+        return f"KV cache {kv_tokens:,.0f} tokens, estimated {self.kv_tokens:,}{error}"
+
 
 def batch_defaults(hardware: Hardware, arguments: Mapping[str, Json]) -> tuple[int, int]:
     """``(max_num_batched_tokens, max_num_seqs)`` that ``vllm serve`` takes where the flags are left away.

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tuner.errors import InputError
 from tuner.model.llm import ModelFacts
@@ -201,3 +203,30 @@ def test_broken_config_is_one_clear_error(text: str, says: str, tmp_path: Path) 
 def test_folder_without_config(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"config\.json: not there"):
         model_facts(str(tmp_path), {})
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=6,
+)
+KEYS = sorted({*QWEN3_MOE, *DEEPSEEK_V3, *GPT_OSS, "text_config", "dtype", "full_attention_interval", "multi_query"})
+
+
+@settings(max_examples=150, deadline=None)
+@given(changes=st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=5))
+def test_any_config_gives_facts_or_one_clear_error(
+    changes: dict[str, object], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    place = tmp_path_factory.mktemp("model")
+    try:
+        model, message = model_facts(folder(place, {**DEEPSEEK_V3, **changes}), {}), ""
+    except InputError as error:
+        model, message = None, str(error)
+    if model is None:
+        assert str(place) in message
+        assert "\n" not in message
+        return
+    assert model.layers > 0
+    assert model.weight_bytes > 0
+    assert model.kv_bytes_per_token["auto"] >= 0

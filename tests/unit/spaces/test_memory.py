@@ -157,3 +157,10 @@ def test_batch_defaults_of_vllm_serve(
 ) -> None:
     hardware = dataclasses.replace(H200, memory_gib=memory, device=device)
     assert batch_defaults(hardware, arguments) == expected
+
+
+def test_the_estimate_is_told_beside_what_a_server_reports() -> None:
+    found = dataclasses.replace(of(), kv_tokens=745_000)
+    assert found.against(744_688.0) == "KV cache 744,688 tokens, estimated 745,000 (+0.0 %)"
+    assert found.against(0) == "KV cache 0 tokens, estimated 745,000"
+    assert "KV cache 68" in of(max_model_len=2048).line()
