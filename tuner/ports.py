@@ -232,6 +232,10 @@ class Planner(Protocol):
         """The same, decided by the started server's own report."""
         ...
 
+    def forecast(self, candidate: Candidate) -> Mapping[str, float]:
+        """What the server is expected to report, by the names of its effective configuration."""
+        ...
+
     def numerics(self, candidate: Candidate) -> str:
         """Key of everything that can change the tokens that come out."""
         ...

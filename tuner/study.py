@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -86,6 +87,7 @@ class Study:
     _since: int = field(default=0, init=False)
     _began: float = field(default=0.0, init=False)
     _spent_before: float = field(default=0.0, init=False)
+    _account: dict[str, float] = field(default_factory=dict, init=False)
 
     def run(self) -> Result:
         """Run to the end of the budget, or until nothing more is to be expected.
@@ -95,19 +97,22 @@ class Study:
             KeyboardInterrupt: passed on after the trial in flight was closed.
         """
         self._began = time.monotonic()
-        self._resume()
-        self.tracker.open(self.info)
+        with self._timed("search"):
+            self._resume()
+        with self._timed("tracking"):
+            self.tracker.open(self.info)
         status = "FAILED"
         try:
             reason = self._phases()
             status = "FINISHED"
-            self._mark(finished=True)
         except KeyboardInterrupt:
             status = "KILLED"
             raise
         finally:
             self.runner.close()
-            self.tracker.study_ended(status, self.summary(), ())
+            with self._timed("tracking"):
+                self.tracker.study_ended(status, self.summary(), ())
+            self._mark(finished=status == "FINISHED")
         return Result(
             history=self._history,
             judgement=self._judgement(),
@@ -179,13 +184,15 @@ class Study:
 
     def _ask(self) -> Suggestion | None:
         try:
-            return self.optimizer.ask()
+            with self._timed("search"):
+                return self.optimizer.ask()
         except StudyStopped as stopped:
             self.observer.message(str(stopped))
             return None
 
     def _trial(self, origin: str, assignment: Mapping[str, Scalar], confirm_of: Candidate | None = None) -> Outcome:
-        suggestion = self.optimizer.ask(origin, assignment)
+        with self._timed("search"):
+            suggestion = self.optimizer.ask(origin, assignment)
         return self._run(suggestion, confirm_of)
 
     def _run(self, suggestion: Suggestion, confirm_of: Candidate | None = None) -> Outcome:
@@ -222,6 +229,9 @@ class Study:
         except StudyStopped:
             self._close(suggestion, Outcome(candidate=candidate, status=Status.DISTURBED))
             raise
+        if outcome.server is not None:
+            forecast = self.planner.forecast(candidate)
+            outcome = replace(outcome, server=replace(outcome.server, forecast=forecast))
         return self._close(suggestion, outcome)
 
     def _context(self, suggestion: Suggestion, candidate: Candidate, attempt: int) -> TrialContext:
@@ -259,7 +269,8 @@ class Study:
             ),
         )
         before = self._history.best()
-        self.optimizer.tell(suggestion.number, outcome, to_record(outcome))
+        with self._timed("search"):
+            self.optimizer.tell(suggestion.number, outcome, to_record(outcome))
         self._remember(Trial(number=suggestion.number, origin=suggestion.origin, outcome=outcome))
         best = self._history.best()
         is_best = (
@@ -272,7 +283,9 @@ class Study:
         if outcome.status is not Status.EXCLUDED:
             directory.mkdir(parents=True, exist_ok=True)
             (directory / "trial.json").write_text(json.dumps(to_record(outcome), indent=1), encoding="utf-8")
-        self.tracker.trial_ended(suggestion.number, outcome, directory=directory, is_best=is_best)
+        with self._timed("tracking"):
+            self.tracker.trial_ended(suggestion.number, outcome, directory=directory, is_best=is_best)
+        self._mark(finished=False)
         self.observer.trial_ended(suggestion.number, outcome, is_best=is_best)
         return outcome
 
@@ -314,7 +327,8 @@ class Study:
             reserve = typical * self._reserve(int(self.budget.seconds / typical) if typical else least, least)
             if self._elapsed() + reserve + typical > self.budget.seconds:
                 return f"the budget of {self.budget.seconds / 60:.0f} min is spent"
-        gain = self.optimizer.expected_gain()
+        with self._timed("search"):
+            gain = self.optimizer.expected_gain()
         if gain is not None and gain < self.budget.min_gain:
             return f"the model expects less than {self.budget.min_gain:.1%} more"
         return None
@@ -357,6 +371,9 @@ class Study:
                 outcome = from_record(item.record)
                 self._remember(Trial(number=item.number, origin=item.origin, outcome=outcome))
         state = self._state()
+        self._account = {
+            name: float(state.get(name, 0.0)) for name in ("wall_seconds", "search_seconds", "tracking_seconds")
+        }
         if state.get("finished", False) or "since" not in state:
             self._since = max((item.number for item in past), default=-1) + 1
         else:
@@ -374,7 +391,17 @@ class Study:
             if t.outcome.status not in (Status.DISTURBED, Status.INTERRUPTED)
         )
 
-    def _state(self) -> dict[str, int | bool]:
+    @contextmanager
+    def _timed(self, what: str) -> Iterator[None]:
+        """Book the time of a block under ``search`` or ``tracking``, for the time account."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            name = f"{what}_seconds"
+            self._account[name] = self._account.get(name, 0.0) + time.monotonic() - began
+
+    def _state(self) -> dict[str, float]:
         try:
             state = json.loads(self._state_file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -384,7 +411,9 @@ class Study:
     def _mark(self, *, finished: bool) -> None:
         self._state_file.parent.mkdir(parents=True, exist_ok=True)
         fresh = self._state_file.with_suffix(".tmp")
-        fresh.write_text(json.dumps({"since": self._since, "finished": finished}), encoding="utf-8")
+        wall = self._account.get("wall_seconds", 0.0) + time.monotonic() - self._began
+        state = {**self._account, "wall_seconds": wall, "since": self._since, "finished": finished}
+        fresh.write_text(json.dumps(state), encoding="utf-8")
         fresh.replace(self._state_file)
 
     @property

@@ -86,6 +86,9 @@ class LinePlanner:
     def effective_identity(self, candidate: Candidate, effective: Mapping[str, Json]) -> str:
         return str(effective.get("seqs"))
 
+    def forecast(self, candidate: Candidate) -> Mapping[str, float]:
+        return {"kv-cache-tokens": 1000.0}
+
     def numerics(self, candidate: Candidate) -> str:
         return "same"
 

@@ -38,7 +38,7 @@ def load(directory: Path, name: str | None, storage: str | None) -> Study:
 
     root = directory.expanduser().absolute()
     folder = _folder(root, name)
-    about = _about(folder)
+    about = {**_about(folder), **_account(folder)}
     url = Places.of(directory, storage or _text(about, "storage"), None).storage
     raw = about.get("objective")
     objective = Objective(**raw) if isinstance(raw, Mapping) else Objective()  # type: ignore[arg-type]
@@ -76,6 +76,15 @@ def _about(folder: Path) -> dict[str, Json]:
     if not isinstance(about, dict):
         raise InputError(f"{path}: is no study file")
     return about
+
+
+def _account(folder: Path) -> dict[str, Json]:
+    """The loop's own time account; nothing where it cannot be read, it only completes a report."""
+    try:
+        account = json.loads((folder / "progress.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {k: v for k, v in account.items() if k.endswith("_seconds")} if isinstance(account, dict) else {}
 
 
 def _text(about: Mapping[str, Json], key: str) -> str | None:
@@ -160,7 +169,7 @@ def export_study(
         contender=contender,
         judgement=judgement,
         output=output,
-        reader=lambda path: read_back((sys.executable,), path),
+        reader=lambda path: read_back((sys.executable,), ["--config", str(path)]),
     )
     if as_json:
         sys.stdout.write(

@@ -5,28 +5,44 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from tuner.compose.options import Options, split_command
+from tuner.compose.options import Options
 from tuner.errors import InputError
-from tuner.model.candidate import Candidate, render_flags
-from tuner.model.json import Json
+from tuner.model.candidate import Candidate, Exclusion, render_flags
+from tuner.model.json import Scalar
 from tuner.model.secrets import mask, mask_environment
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from tuner.model.hardware import Hardware
     from tuner.spaces import Plan, VllmFlags
 
-__all__ = ["check_file", "command_of", "dry_run", "list_spaces", "make_plan", "show_space"]
+__all__ = ["Prepared", "check_file", "command_of", "dry_run", "list_spaces", "make_plan", "show_space"]
 
 _DRY_CANDIDATES = 5
 _DRY_ASKED = 400
 
 
-def make_plan(options: Options, *, need_machine: bool) -> Plan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A plan and what it was made with.
+
+    Attributes:
+        flags: of the vLLM that will serve, or recorded ones; None where nobody can tell.
+        devices: indices of the GPUs that the study takes; empty on a CPU.
+    """
+
+    plan: Plan
+    flags: VllmFlags | None
+    devices: tuple[int, ...]
+
+
+def make_plan(options: Options, *, need_machine: bool) -> Prepared:
     """The study's plan: space, workload, planner.
 
     Raises:
@@ -34,18 +50,16 @@ def make_plan(options: Options, *, need_machine: bool) -> Plan:
             vLLM here although one must serve, or flags that this vLLM does not have.
     """
     from tuner import spaces  # noqa: PLC0415
+    from tuner.spaces.detect import detect, recognise  # noqa: PLC0415
 
     options.validate()
-    here = spaces.detect()
+    here = detect()
     hardware = options.hardware
     if hardware == "auto":
-        found = spaces.recognise(here)
-        if found is None:
-            what = here.device if here else "no accelerator that tune knows"
-            raise InputError(f"--hardware auto: this machine has {what}; name a profile (see tune spaces)")
-        hardware = found
-    elsewhere = options.vllm_command or options.trial_command or options.replay
-    local = need_machine and not elsewhere
+        hardware = recognise([(row.hardware, row.recognise) for row in spaces.profiles()], here)
+    local = need_machine and not (options.vllm_command or options.trial_command or options.replay)
+    if local:
+        _on_this_machine(hardware, here)
     flags = _flags(options, needed=local)
     plan = spaces.open_plan(
         hardware,
@@ -57,13 +71,20 @@ def make_plan(options: Options, *, need_machine: bool) -> Plan:
         arguments=options.extra_arguments,
         environment=options.extra_environment,
     )
-    if local:
-        mismatch = spaces.matches(plan.hardware, here)
-        if mismatch is not None:
-            raise InputError(
-                f"--hardware {hardware}: {mismatch}; plan with --dry-run, or serve elsewhere with --vllm-command"
-            )
-    return plan
+    devices = tuple(range(plan.hardware.count)) if plan.hardware.platform != "cpu" and need_machine else ()
+    return Prepared(plan=plan, flags=flags, devices=devices)
+
+
+def _on_this_machine(profile: str, here: Hardware | None) -> None:
+    from tuner import spaces  # noqa: PLC0415
+    from tuner.spaces.detect import matches  # noqa: PLC0415
+
+    wanted = next((row.hardware for row in spaces.profiles() if row.name == profile), None)
+    mismatch = matches(wanted, here) if wanted is not None else None
+    if mismatch is not None:
+        raise InputError(
+            f"--hardware {profile}: {mismatch}; plan with --dry-run, or serve elsewhere with --vllm-command"
+        )
 
 
 def _model(name: str | None) -> str | None:
@@ -84,16 +105,14 @@ def _flags(options: Options, *, needed: bool) -> VllmFlags | None:
     """The flags of the vLLM that will serve; recorded ones where none is needed or none can be asked."""
     from tuner.spaces import VllmFlags  # noqa: PLC0415
 
-    if options.trial_command is not None or options.replay is not None:
+    if options.trial_command or options.replay or options.vllm_command:
         return None
-    if options.vllm_command is not None:
-        return VllmFlags.from_command(split_command("--vllm-command", options.vllm_command))
     try:
         return VllmFlags.from_python((sys.executable,))
     except InputError:
         if needed:
             raise
-        return VllmFlags.recorded()
+        return VllmFlags.known()
 
 
 def command_of(candidate: Candidate, model: str) -> str:
@@ -108,67 +127,90 @@ def command_of(candidate: Candidate, model: str) -> str:
 
 def dry_run(options: Options) -> None:
     """Print the baseline and the first candidates as complete commands, and why others were excluded."""
-    plan = make_plan(options, need_machine=False)
+    plan = make_plan(options, need_machine=False).plan
     planner = plan.planner
     baseline = planner.baseline()
     blocked = planner.exclusion(baseline)
-    candidates, excluded = [], {}
-    for candidate in planner.starts():
-        reason = planner.exclusion(candidate)
-        if reason is None:
-            candidates.append(candidate)
-        else:
-            excluded[reason.rule] = (excluded.get(reason.rule, (0, ""))[0] + 1, reason.reason)
     survey = planner.survey(_DRY_ASKED, options.seed)
-    for rule, (count, reason_text) in survey.excluded.items():
-        excluded[rule] = (
-            excluded.get(rule, (0, ""))[0] + count,
-            excluded.get(rule, (0, reason_text))[1] or reason_text,
-        )
+    starts = [(candidate, planner.exclusion(candidate)) for candidate in planner.starts()]
+    candidates = [candidate for candidate, reason in starts if reason is None]
     candidates += survey.feasible[:_DRY_CANDIDATES]
     if not candidates and blocked is not None:
         raise InputError(f"nothing in this space can start on {plan.hardware.name}: {blocked.reason}")
-    document: dict[str, Json] = {
-        "hardware": plan.hardware.name,
-        "model": plan.model.name,
-        "workload": plan.workload.name,
-        "baseline": _described(baseline, plan.model.name, blocked.reason if blocked else None),
-        "candidates": [_described(c, plan.model.name, None) for c in candidates],
-        "sampled": survey.sampled,
-        "feasible": survey.sampled - sum(count for count, _ in survey.excluded.values()),
-        "excluded": {rule: {"count": count, "reason": reason} for rule, (count, reason) in excluded.items()},
-        "notes": list(plan.notes),
-    }
+    excluded = {rule: _Excluded(count, reason) for rule, (count, reason) in survey.excluded.items()}
+    for candidate, found in starts:
+        if found is not None:
+            excluded[f"{candidate.origin} ({found.rule})"] = _Excluded(1, found.reason)
+    dry = _Dry(
+        plan=plan,
+        rows=[_described(c, plan.model.name, blocked if c is baseline else None) for c in (baseline, *candidates)],
+        sampled=survey.sampled,
+        feasible=round(survey.sampled * survey.share),
+        excluded=excluded,
+    )
     if options.as_json:
-        sys.stdout.write(json.dumps(document, indent=1) + "\n")
+        sys.stdout.write(json.dumps(dry.document(), indent=1) + "\n")
     else:
-        _print_dry(document)
+        dry.print(_console())
 
 
-def _described(candidate: Candidate, model: str, blocked: str | None) -> dict[str, Json]:
-    return {
-        "origin": candidate.origin,
-        "assignment": dict(candidate.assignment),
-        "command": command_of(candidate, model),
-        "blocked": blocked,
-    }
+@dataclass(frozen=True, slots=True)
+class _Excluded:
+    count: int
+    reason: str
 
 
-def _print_dry(document: Mapping[str, Json]) -> None:
-    console = _console()
-    console.print(f"[bold]{document['model']}[/] on [bold]{document['hardware']}[/], workload {document['workload']}")
-    rows = [document["baseline"], *document["candidates"]]  # type: ignore[misc, list-item]
-    for row in rows:
-        console.print(f"\n[bold]# {row['origin']}[/]", highlight=False)  # type: ignore[index, call-overload]
-        if row["blocked"]:  # type: ignore[index, call-overload]
-            console.print(f"[red]# cannot start: {row['blocked']}[/]", highlight=False)  # type: ignore[index, call-overload]
-        console.print(str(row["command"]), soft_wrap=True, highlight=False, markup=False)  # type: ignore[index, call-overload]
-    share = f"{document['feasible']} of {document['sampled']} sampled candidates can start"
-    console.print(f"\n{share}", highlight=False)
-    for rule, entry in document["excluded"].items():  # type: ignore[union-attr]
-        console.print(f"  [dim]{entry['count']:>4} ×[/] {rule}: {entry['reason']}", highlight=False, soft_wrap=True)  # type: ignore[index, call-overload]
-    for note in document["notes"]:  # type: ignore[union-attr]
-        console.print(f"[cyan]· {note}[/]", highlight=False, soft_wrap=True)
+class _Row(NamedTuple):
+    origin: str
+    assignment: Mapping[str, Scalar]
+    command: str
+    blocked: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Dry:
+    plan: Plan
+    rows: Sequence[_Row]
+    sampled: int
+    feasible: int
+    excluded: Mapping[str, _Excluded]
+
+    def document(self) -> dict[str, object]:
+        rows = [{**row._asdict(), "assignment": dict(row.assignment)} for row in self.rows]
+        return {
+            "hardware": self.plan.hardware.name,
+            "model": self.plan.model.name,
+            "workload": self.plan.workload.name,
+            "baseline": rows[0],
+            "candidates": rows[1:],
+            "sampled": self.sampled,
+            "feasible": self.feasible,
+            "excluded": {rule: asdict(entry) for rule, entry in self.excluded.items()},
+            "notes": list(self.plan.notes),
+        }
+
+    def print(self, console: Console) -> None:
+        plan = self.plan
+        console.print(f"[bold]{plan.model.name}[/] on [bold]{plan.hardware.name}[/], workload {plan.workload.name}")
+        for row in self.rows:
+            console.print(f"\n[bold]# {row.origin}[/]", highlight=False)
+            if row.blocked:
+                console.print(f"[red]# cannot start: {row.blocked}[/]", highlight=False, soft_wrap=True)
+            console.print(row.command, soft_wrap=True, highlight=False, markup=False)
+        console.print(f"\n{self.feasible} of {self.sampled} sampled candidates can start", highlight=False)
+        for rule, entry in self.excluded.items():
+            console.print(f"{entry.count:>5} × {rule}: {entry.reason}", highlight=False, soft_wrap=True, markup=False)
+        for note in plan.notes:
+            console.print(f"· {note}", style="cyan", highlight=False, soft_wrap=True, markup=False)
+
+
+def _described(candidate: Candidate, model: str, blocked: Exclusion | None) -> _Row:
+    return _Row(
+        candidate.origin,
+        dict(candidate.assignment),
+        command_of(candidate, model),
+        None if blocked is None else blocked.reason,
+    )
 
 
 def list_spaces(*, as_json: bool) -> None:
@@ -214,7 +256,7 @@ def check_file(file: Path, hardware: str | None, model: str | None, *, as_json: 
     try:
         flags: VllmFlags | None = spaces.VllmFlags.from_python((sys.executable,))
     except InputError:
-        flags = spaces.VllmFlags.recorded()
+        flags = spaces.VllmFlags.known()
     found = spaces.check_space(file, hardware=hardware, model=_model(model), flags=flags)
     if as_json:
         sys.stdout.write(json.dumps(found.document(), indent=1) + "\n")

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.compose.options import Options, Places, check_writable, split_command
-from tuner.compose.planning import make_plan
+from tuner.compose.planning import Prepared, make_plan
 from tuner.errors import InputError
 from tuner.model.json import Json
-from tuner.ports import StudyInfo, TrialRunner
+from tuner.ports import Observer, StudyInfo, TrialRunner
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from tuner.study import Result
 
 __all__ = ["run_study"]
-
-_DEMO = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 
 def run_study(options: Options) -> None:
@@ -44,7 +42,9 @@ def run_study(options: Options) -> None:
     from tuner.view import StudyView  # noqa: PLC0415
 
     console = Console(stderr=options.as_json)
-    plan = make_plan(_with_demo_model(options), need_machine=True)
+    options.validate()
+    prepared = make_plan(_with_demo_model(options), need_machine=True)
+    plan = prepared.plan
     blocked = plan.planner.exclusion(plan.planner.baseline())
     if blocked is not None:
         raise InputError(f"{plan.model.name} on {plan.hardware.name} cannot start: {blocked.reason}")
@@ -62,11 +62,11 @@ def run_study(options: Options) -> None:
         objective=objective,
         limits=limits,
         directory=directory,
-        versions=_versions(plan),
+        versions=_versions(prepared),
         facts=_facts(options, plan),
     )
     with ExitStack() as stack:
-        stack.enter_context(_devices_locked(options, name))
+        stack.enter_context(_devices_locked(options, prepared.devices, name))
         optimizer = OptunaOptimizer(
             plan.space,
             plan.planner,
@@ -86,12 +86,12 @@ def run_study(options: Options) -> None:
         )
         for note in plan.notes:
             view.message(note)
-        tracker = MlflowTracker(places.tracking_uri, spool=directory / "spool", say=view.message)
+        tracker = MlflowTracker(places.tracking_uri, spool=directory / "spool", notify=view.message)
         study = Study(
             info=info,
             planner=plan.planner,
             optimizer=optimizer,
-            runner=_runner(options, plan, directory),
+            runner=_runner(options, prepared, directory, view),
             tracker=tracker,
             observer=view,
             compare=compare,
@@ -120,7 +120,8 @@ def _kind(options: Options) -> str:
     return "replay" if options.replay is not None else "vllm"
 
 
-def _runner(options: Options, plan: Plan, directory: Path) -> TrialRunner:
+def _runner(options: Options, prepared: Prepared, directory: Path, view: Observer) -> TrialRunner:
+    plan = prepared.plan
     objective, limits = options.parsed_objective, options.parsed_limits
     if options.trial_command is not None:
         from tuner.serving.external import ExternalRunner  # noqa: PLC0415
@@ -134,7 +135,7 @@ def _runner(options: Options, plan: Plan, directory: Path) -> TrialRunner:
         return ReplayRunner(options.replay, objective=objective, seed=options.seed)
     from tuner.measuring import BenchLoadGenerator  # noqa: PLC0415
     from tuner.quality import QualitySuite  # noqa: PLC0415
-    from tuner.serving import VllmLauncher  # noqa: PLC0415
+    from tuner.serving.launcher import VllmLauncher  # noqa: PLC0415
     from tuner.trial import VllmTrial  # noqa: PLC0415
 
     command = None if options.vllm_command is None else split_command("--vllm-command", options.vllm_command)
@@ -143,12 +144,16 @@ def _runner(options: Options, plan: Plan, directory: Path) -> TrialRunner:
         study_dir=directory,
         vllm_command=command,
         warm=options.warm,
-        environment={},
         weight_bytes=plan.model.weight_bytes,
         platform=plan.hardware.platform,
+        gpus=prepared.devices,
         trust_remote_code=options.trust_remote_code,
     )
-    load = BenchLoadGenerator(plan.workload, objective, limits, price_per_hour=options.price)
+    for sentence in launcher.swept:
+        view.message(sentence)
+    load = BenchLoadGenerator(
+        plan.workload, objective, limits, price_per_hour=options.price, gpu_indices=prepared.devices
+    )
     return VllmTrial(
         launcher=launcher,
         load=load,
@@ -158,21 +163,25 @@ def _runner(options: Options, plan: Plan, directory: Path) -> TrialRunner:
 
 
 @contextmanager
-def _devices_locked(options: Options, name: str) -> Iterator[None]:
+def _devices_locked(options: Options, devices: tuple[int, ...], name: str) -> Iterator[None]:
     """One study per set of devices; an external command or a replay takes none."""
     if _kind(options) != "vllm":
         yield
         return
-    from tuner.serving import DeviceLock  # noqa: PLC0415
+    from tuner.serving.locks import DeviceLock  # noqa: PLC0415
 
-    with DeviceLock(study=name):
+    lock = DeviceLock(devices, name)
+    try:
         yield
+    finally:
+        lock.release()
 
 
-def _versions(plan: Plan) -> dict[str, str]:
+def _versions(prepared: Prepared) -> dict[str, str]:
     from tuner import __version__  # noqa: PLC0415
 
-    versions = {"tune": __version__, "python": platform.python_version(), "vllm": plan.vllm_version or "unknown"}
+    vllm = prepared.flags.version if prepared.flags is not None else "unknown"
+    versions = {"tune": __version__, "python": platform.python_version(), "vllm": vllm}
     for name in ("optuna", "mlflow", "torch"):
         try:
             versions[name] = metadata.version(name)
@@ -223,9 +232,7 @@ def _write_study_file(directory: Path, info: StudyInfo, places: Places, plan: Pl
     fresh.replace(directory / "study.json")
 
 
-def _conclude(
-    console: Console, options: Options, info: StudyInfo, result: Result, summary: dict[str, Json]
-) -> None:
+def _conclude(console: Console, options: Options, info: StudyInfo, result: Result, summary: dict[str, Json]) -> None:
     if options.as_json:
         sys.stdout.write(json.dumps({"study": info.name, "reason": result.reason, **summary}, indent=1) + "\n")
         return

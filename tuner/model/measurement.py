@@ -83,6 +83,7 @@ class ServerReport:
         version: vLLM's version.
         command: the command line, secrets masked.
         log_path: the server's log.
+        forecast: what was reckoned before the launch, by the names of ``effective`` (``kv-cache-tokens``).
     """
 
     effective: Mapping[str, Json] = field(default_factory=dict)
@@ -93,6 +94,14 @@ class ServerReport:
     version: str = ""
     command: tuple[str, ...] = ()
     log_path: str = ""
+    forecast: Mapping[str, float] = field(default_factory=dict)
+
+    def forecast_error(self, name: str) -> float | None:
+        """Relative error of a forecast against what the server reports (0.05: 5 % too high); None if unknown."""
+        actual = self.effective.get(name)
+        if name not in self.forecast or not isinstance(actual, int | float) or actual <= 0:
+            return None
+        return self.forecast[name] / actual - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from tuner.model.history import Contender, History, Judgement, Trial
 from tuner.model.json import Json, finite
+from tuner.model.measurement import ServerReport
 from tuner.model.outcome import Outcome, Status
 from tuner.model.records import to_record
 from tuner.model.secrets import mask, mask_environment
@@ -75,7 +76,9 @@ def trial_document(trial: Trial) -> dict[str, Any]:
         "ran": dict(server.effective) if server is not None else {},
         "differences": list(server.differences) if server is not None else [],
         "warnings": list(server.warnings) if server is not None else [],
+        "forecast": _forecast(server),
         "start": {"mode": server.mode, **server.phases} if server is not None else {},
+        "forecast": _forecast(server),
         "seconds": dict(outcome.seconds),
         "record": to_record(outcome),
     }
@@ -204,3 +207,10 @@ def _facts(about: Mapping[str, Json]) -> Mapping[str, Json]:
 
 def _number(value: float | None) -> float | None:
     return value if finite(value) else None
+
+
+def _forecast(server: ServerReport | None) -> dict[str, Any]:
+    """What was reckoned before the launch, with its relative error against the server's own report."""
+    if server is None:
+        return {}
+    return {name: {"expected": value, "error": server.forecast_error(name)} for name, value in server.forecast.items()}

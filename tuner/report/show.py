@@ -290,6 +290,9 @@ def _trial_time(console: Console, document: Mapping[str, Any]) -> None:
     )
     if phases:
         _say(console, f"Of the start ({mode}): {phases}")
+    for name, reckoned in document["forecast"].items():
+        off = "" if reckoned["error"] is None else f" ({reckoned['error']:+.1%})"
+        _say(console, f"Reckoned before the launch: {name} {reckoned['expected']:,.0f}{off}")
 
 
 # --- small things ---

@@ -15,6 +15,7 @@ from typing import Any
 from tuner.errors import InputError
 from tuner.model.history import History, Trial
 from tuner.model.json import finite
+from tuner.model.outcome import Blame, Outcome, Status
 from tuner.model.secrets import mask, mask_environment
 
 __all__ = ["table_row", "write_table"]
@@ -53,18 +54,20 @@ def table_row(trial: Trial) -> dict[str, Any]:
         "origin": trial.origin,
         "status": outcome.status.value,
         "config": {name.replace("-", "_"): value for name, value in outcome.candidate.nested().items()},
+        "arguments": dict(outcome.candidate.arguments),
         "assignment": dict(outcome.candidate.assignment),
         "environment": mask_environment(outcome.candidate.environment),
         "start_s": phases.get("total", outcome.seconds.get("start")),
         "log": "server.log" if server is not None and server.log_path else None,
-        "output_tok_s": _round_values(trial),
+        "output_tok_s": _samples(trial).get("throughput/output") or _single(metrics, "throughput/output"),
         "latency": _seconds(metrics),
         "error": mask(error) if error else None,
-        "failure": None if outcome.failure is None else outcome.failure.kind,
+        "failure": _failure(outcome),
         "objective": outcome.objective,
         "interval": None if estimate is None else [estimate.low, estimate.high],
         "bound": None if measurement is None else measurement.bound,
         "metrics": metrics,
+        "samples": _samples(trial),
         "accuracy": dict(outcome.quality.metrics) if outcome.quality is not None else None,
         "power_w": metrics.get("gpu/power_w"),
         "effective": dict(server.effective) if server is not None else None,
@@ -77,17 +80,39 @@ def table_row(trial: Trial) -> dict[str, Any]:
     return {name: value for name, value in kept.items() if value not in (None, {}, []) or name in ("config", "status")}
 
 
-def _round_values(trial: Trial) -> list[float]:
-    """Output throughput of each round of the (only) load point; the trial's own figure where rounds are not kept."""
+def _samples(trial: Trial) -> dict[str, list[float]]:
+    """Per-round values by metric, of the first load point (the only one, mostly)."""
     measurement = trial.outcome.measurement
-    if measurement is None:
-        return []
-    for point in measurement.points:
-        estimate = point.estimates.get("throughput/output")
-        if estimate is not None and estimate.samples:
-            return list(estimate.samples)
-    value = measurement.metrics.get("throughput/output")
-    return [] if value is None else [value]
+    if measurement is None or not measurement.points:
+        return {}
+    return {name: list(item.samples) for name, item in measurement.points[0].estimates.items() if item.samples}
+
+
+def _single(metrics: Mapping[str, float], name: str) -> list[float]:
+    return [metrics[name]] if name in metrics else []
+
+
+def _failure(outcome: Outcome) -> dict[str, Any] | None:
+    failure = outcome.failure
+    if failure is not None:
+        return {
+            "kind": failure.kind,
+            "cause": mask(failure.cause),
+            "blame": failure.blame.value,
+            "phase": failure.phase,
+            "violation": failure.violation,
+        }
+    if outcome.exclusion is not None:
+        return {
+            "kind": f"excluded:{outcome.exclusion.rule}",
+            "cause": outcome.exclusion.reason,
+            "blame": Blame.CONFIGURATION.value,
+            "violation": outcome.exclusion.violation,
+        }
+    if outcome.status in (Status.DISTURBED, Status.INTERRUPTED):
+        blame = Blame.MACHINE if outcome.status is Status.DISTURBED else Blame.USER
+        return {"kind": outcome.status.value, "cause": f"the trial was {outcome.status.value}", "blame": blame.value}
+    return None
 
 
 def _seconds(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -159,8 +159,16 @@ def open_plan(
     def memory(candidate: Candidate) -> Exclusion | None:
         return estimate(candidate, machine, facts, tokens_needed=traffic.tokens_needed).exclusion()
 
+    def forecast(candidate: Candidate) -> dict[str, float]:
+        tokens = estimate(candidate, machine, facts, tokens_needed=traffic.tokens_needed).kv_tokens
+        return {"kv-cache-tokens": float(tokens)} if tokens > 0 else {}
+
     planner = SpacePlanner(
-        space, workload_scope(traffic), memory=memory, flags=flags.check if flags is not None else None
+        space,
+        workload_scope(traffic),
+        memory=memory,
+        flags=flags.check if flags is not None else None,
+        forecast=forecast,
     )
     return Plan(
         space=space,

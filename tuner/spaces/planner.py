@@ -49,6 +49,7 @@ class SpacePlanner:
         workload: what expressions see as ``workload`` (:func:`tuner.spaces.resolve.workload_scope`).
         memory: says why a candidate does not fit; asked after the rules.
         flags: sentences about flags that the installed vLLM does not take; asked last.
+        forecast: what the started server is expected to report.
     """
 
     def __init__(
@@ -58,10 +59,12 @@ class SpacePlanner:
         *,
         memory: MemoryCheck | None = None,
         flags: FlagCheck | None = None,
+        forecast: Callable[[Candidate], Mapping[str, float]] | None = None,
     ) -> None:
         self.space = space
         self._memory = memory
         self._flags = flags
+        self._forecast = forecast
         own = {rule.name for rule in space.forbids}
         self._rules: tuple[Forbid, ...] = (*space.forbids, *(rule for rule in UNIVERSAL if rule.name not in own))
         # A rule `memory` of the files, such as one that never holds, takes the place of the estimate.
@@ -182,6 +185,10 @@ class SpacePlanner:
     def effective_identity(self, candidate: Candidate, effective: Mapping[str, Json]) -> str:
         """As :meth:`identity`, with what the server reports in place of what was asked."""
         return _digest(effective_settings(self._telling(candidate), effective))
+
+    def forecast(self, candidate: Candidate) -> Mapping[str, float]:
+        """See :meth:`tuner.ports.Planner.forecast`."""
+        return self._forecast(candidate) if self._forecast is not None else {}
 
     def numerics(self, candidate: Candidate) -> str:
         """Key of what can change the tokens: without parameters known not to, and without derived values."""
