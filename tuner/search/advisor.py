@@ -135,7 +135,9 @@ class Advisor:
         third = _MOST_TRAINED // 3
         sign = -1.0 if self._objective.maximize else 1.0
         keep = {item.number: item for item in launched[-third:]}
-        best = sorted((item for item in launched if item.feasible), key=lambda item: (sign * (item.value or 0.0), item.number))
+        best = sorted(
+            (item for item in launched if item.feasible), key=lambda item: (sign * (item.value or 0.0), item.number)
+        )
         keep |= {item.number: item for item in best[:third]}
         left = [item for item in launched if item.number not in keep]
         step = max(len(left) // max(_MOST_TRAINED - len(keep), 1), 1)

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.model.json import Scalar
-from tuner.model.space import Space
+from tuner.model.space import Parameter, Space
 from tuner.model.workload import Objective, Workload
 from tuner.ports import Planner
 from tuner.search.candidates import signature
 from tuner.search.conditions import Conditions
 from tuner.search.distributions import Encoding
-from tuner.search.knobs import Defaults, read_knobs, varies_knobs
+from tuner.search.knobs import Defaults, is_decisive, read_knobs, varies_knobs
 from tuner.search.mechanism import StepModel
 
 __all__ = ["Encoder", "Rows"]
@@ -24,6 +24,7 @@ __all__ = ["Encoder", "Rows"]
 Array: TypeAlias = NDArray[np.float64]
 
 _ABSENT, _UNKNOWN = -1.0, -2.0
+_DECISIVE = 3.0
 _MOST_REMEMBERED = 20_000
 
 
@@ -36,6 +37,11 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.x)
+
+
+def _weight(parameter: Parameter) -> float:
+    """Settings of the batch and of precision decide most of what vLLM's settings decide."""
+    return _DECISIVE if is_decisive(parameter) else 1.0
 
 
 class Encoder:
@@ -57,7 +63,24 @@ class Encoder:
         self._memory: dict[tuple[object, ...], tuple[Array, Array]] = {}
         self.model = StepModel(space, workload, per_step=objective.metric.startswith(("latency/tpot", "latency/itl")))
         self.knows_mechanism = varies_knobs(space)
+        self.importance = np.array([_weight(parameter) for parameter in space.parameters] or [1.0])
         self.labels = np.array([not item.ordered for item in encoded.values()] or [True])
+
+    @property
+    def input_labels(self) -> NDArray[np.bool_]:
+        """Which of the models' input columns are labels."""
+        return np.append(self.labels, [False, False, True]) if self.knows_mechanism else self.labels
+
+    @property
+    def input_importance(self) -> Array:
+        """How much each of the models' input columns is expected to matter."""
+        return np.append(self.importance, [2.0, 1.0, 1.0]) if self.knows_mechanism else self.importance
+
+    def inputs(self, rows: Rows, theta: Array | None) -> Array:
+        """What the models see: the parameters, and what the mechanism makes of them."""
+        if not self.knows_mechanism:
+            return rows.x
+        return np.column_stack([rows.x, self.model.features(rows.knobs, theta)])
 
     def rows(self, assignments: Sequence[Mapping[str, Scalar]]) -> Rows:
         if len(self._memory) > _MOST_REMEMBERED:

@@ -24,7 +24,7 @@ Array: TypeAlias = NDArray[np.float64]
 Flags: TypeAlias = NDArray[np.bool_]
 Words: TypeAlias = tuple[re.Pattern[str], ...]
 
-_LABEL, _END, _PAIR, _USUAL = 0.13, 0.012, 0.0012, 0.004
+_LABEL, _END, _PAIR, _USUAL = 0.13, 0.012, 0.0006, 0.004
 """Prior chances that a label, the far end of a range, a pair, or the default is dead."""
 _MARGINS = (0.0, 0.06, 0.18)
 """How far before a failed value the dead end of a range may begin (share of the range)."""
@@ -107,7 +107,9 @@ class Suspects:
         values = x[:, self.columns]
         known = values >= 0
         equal = np.abs(values - self.values) < 1e-9
-        found = np.where(self.kinds == 0, equal, np.where(self.kinds == 1, values >= self.values, values <= self.values))
+        found = np.where(
+            self.kinds == 0, equal, np.where(self.kinds == 1, values >= self.values, values <= self.values)
+        )
         return np.asarray(known & found)
 
     def named(self, messages: Sequence[str]) -> Array:
@@ -178,7 +180,9 @@ def _shared(suspects: Suspects, x: Array, failed: Flags, messages: Sequence[str]
         # Where every second label turns out dead, the untried ones are less to be trusted too.
         rate = (single[tried].sum() + 1.3) / (tried.sum() + 10.0) if tried.any() else _LABEL
         prior = np.where(labels, np.clip(rate, 0.05, 0.4), suspects.prior)
-    return Feasibility(suspects, single, pairs, pair, failures=int(failed.sum()), rate=float(failed.mean() if len(failed) else 0))
+    return Feasibility(
+        suspects, single, pairs, pair, failures=int(failed.sum()), rate=float(failed.mean() if len(failed) else 0)
+    )
 
 
 def _blame(
@@ -198,10 +202,9 @@ def _blame(
     weight = np.concatenate([factor, pair_factor], axis=1)
     dead = everything / (1 + _CLEARED * seen)
     for _ in range(_ROUNDS):
-        odds = np.minimum(dead * weight, 0.98) * inside
-        alive = np.exp(np.log1p(-odds).sum(axis=1, keepdims=True))
-        blame = odds / np.maximum(1 - alive, 1e-9)
-        received = np.minimum(blame, 1.0).sum(axis=0)
+        odds = dead / np.maximum(1 - dead, 1e-3) * weight * inside
+        # One culprit per failure: with priors this small two at once are not worth a thought.
+        received = (odds / np.maximum(odds.sum(axis=1, keepdims=True), 1e-12)).sum(axis=0)
         dead = (everything + received) / (1 + received + _CLEARED * seen)
     count = len(prior)
     return dead[:count], pairs, dead[count:]

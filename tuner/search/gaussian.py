@@ -61,7 +61,15 @@ class Process:
 
     @classmethod
     def fit(
-        cls, x: Array, y: Array, labels: NDArray[np.bool_], *, scale_floor: float, noise_guess: float, extra: Array
+        cls,
+        x: Array,
+        y: Array,
+        labels: NDArray[np.bool_],
+        *,
+        scale_floor: float,
+        noise_guess: float,
+        extra: Array,
+        importance: Array | None = None,
     ) -> Process:
         """Fit to ``y`` at ``x``.
 
@@ -71,6 +79,7 @@ class Process:
             labels: which columns are labels.
             scale_floor: least spread that is believed possible, however alike the first targets are.
             noise_guess: standard deviation of a repeated measurement.
+            importance: how much each dimension is expected to matter beside the others (1 where nothing is known).
             extra: additional noise variance per row, relative to the noise (0 for a plain row).
         """
         mean = float(np.mean(y))
@@ -78,9 +87,10 @@ class Process:
         target = (y - mean) / scale
         stack = similarities(x, x, labels)
         dimensions = len(stack)
+        share = np.ones(dimensions) if importance is None else importance
         centre = np.concatenate(
             [
-                np.full(dimensions, -np.log(max(dimensions, 1)) - 0.3),
+                np.log(share / share.sum()) - 0.3,
                 np.log([0.3, 0.3]),
                 [2 * np.log(noise_guess / scale)],
             ]

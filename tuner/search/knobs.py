@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from tuner.model.candidate import Candidate
 from tuner.model.json import finite
-from tuner.model.space import Choice, Space
+from tuner.model.space import Choice, Parameter, Space
 
-__all__ = ["KNOBS", "Defaults", "read_knobs", "varies_knobs"]
+__all__ = ["KNOBS", "Defaults", "is_decisive", "read_knobs", "varies_knobs"]
 
 KNOBS = (
     "seqs",
@@ -36,7 +36,11 @@ KNOBS = (
 _SPELLINGS: dict[str, tuple[str, ...]] = {
     "seqs": ("max-num-seqs",),
     "batched_tokens": ("max-num-batched-tokens",),
-    "capture": ("max-cudagraph-capture-size", "compilation-config.max-cudagraph-capture-size", "cudagraph-capture-size"),
+    "capture": (
+        "max-cudagraph-capture-size",
+        "compilation-config.max-cudagraph-capture-size",
+        "cudagraph-capture-size",
+    ),
     "capture_sizes": (
         "cudagraph-capture-sizes",
         "compilation-config.cudagraph-capture-sizes",
@@ -88,6 +92,13 @@ class Defaults:
         return cls(**found, weight_bits=bits, graphs=0.0 if cpu else 2.0)
 
 
+def is_decisive(parameter: Parameter) -> bool:
+    """Whether the parameter sets the batch, the tokens a step, precision, drafts, or the split over devices."""
+    names = {_spelling(parameter.name), _spelling(parameter.target)}
+    decisive = ("seqs", "batched_tokens", "quantization", "drafts", "tensor_parallel", "data_parallel")
+    return any(names & set(_SPELLINGS[knob]) for knob in decisive)
+
+
 def varies_knobs(space: Space) -> bool:
     """Whether the space varies the batch, its graphs or its precision: anything the mechanism can speak of."""
     known = {spelling for spellings in _SPELLINGS.values() for spelling in spellings}
@@ -117,8 +128,12 @@ def read_knobs(candidate: Candidate, defaults: Defaults) -> list[float]:
     drafts = 0.0 if method in _OFF and method else number("drafts", 0.0)
     seqs = number("seqs", defaults.seqs)
     sizes = look("capture_sizes")
-    listed = [size for size in sizes if finite(size)] if isinstance(sizes, Sequence) and not isinstance(sizes, str) else []
-    capture = float(max(listed)) if listed else number("capture", min(seqs * (1 + drafts) * 2, _LARGEST_DEFAULT_CAPTURE))
+    listed = (
+        [size for size in sizes if finite(size)] if isinstance(sizes, Sequence) and not isinstance(sizes, str) else []
+    )
+    capture = (
+        float(max(listed)) if listed else number("capture", min(seqs * (1 + drafts) * 2, _LARGEST_DEFAULT_CAPTURE))
+    )
     graphs = _graphs(str(look("mode") or ""), defaults.graphs)
     if _true(look("eager")):
         graphs = 0.0

@@ -39,6 +39,7 @@ _PRIOR: tuple[tuple[str, float], ...] = (
     ("chunk", 0.8),
     ("eight_bit", 0.4),
     ("parallel", 0.8),
+    ("thrash", 0.8),
 )
 """Coefficient → standard deviation of its logarithm around the value from the data sheet."""
 
@@ -142,7 +143,11 @@ class StepModel:
         prompts = self._input * np.exp(t["prefill"]) * compute / tp * local
         chunks = local * self._input / column["batched_tokens"] * (weights / tp + self._host) * np.exp(t["chunk"])
         seconds = self._output * step / accepted + prompts + chunks
-        return np.asarray(np.log(batch * self._output / seconds))
+        # Sequences that are admitted without room for their cache are preempted and computed again.
+        crowd = np.log2(np.maximum(column["seqs"] * dp, 1) / (self._capacity(knobs) * np.exp(t["capacity"])))
+        wanted = np.log2(self._load * np.exp(t["load"]) / (self._capacity(knobs) * np.exp(t["capacity"])))
+        thrash = 1 + 0.08 * np.exp(t["thrash"]) * np.clip(np.minimum(crowd, wanted), 0, 6)
+        return np.asarray(np.log(batch * self._output / seconds / thrash))
 
     def fit(self, knobs: Array, y: Array, whiten: Array) -> Fit:
         """Coefficients nearest to the data sheet that explain ``y`` (log objective, more is better).
@@ -152,18 +157,23 @@ class StepModel:
         start = np.zeros(_OFFSET + 1)
         prior = self.predict(knobs)
         start[_OFFSET] = float(np.median(y - prior))
+
         def residuals(theta: Array) -> Array:
             error = whiten @ (y - theta[_OFFSET] - self.predict(knobs, theta))
             return np.concatenate([error, theta[:_OFFSET] / self._sigma, [(theta[_OFFSET] - start[_OFFSET]) / 3]])
 
         solved = least_squares(residuals, start, loss="soft_l1", max_nfev=25, method="trf")
         theta = np.clip(solved.x, -6, 40)
+        # What the labels may add leaves the offset free: put it where the trials are.
+        theta[_OFFSET] = np.median(y - self.predict(knobs, theta))
         error = y - theta[_OFFSET] - self.predict(knobs, theta)
         jacobian = solved.jac[: len(y)] * np.append(self._sigma, 3.0)
         _, logdet = np.linalg.slogdet(np.eye(_OFFSET + 1) + jacobian.T @ jacobian)
         penalty = -0.5 * float(np.sum((theta[:_OFFSET] / self._sigma) ** 2)) - 0.5 * float(logdet)
         draws = theta + _draws(solved.jac)
-        draws[:, _OFFSET] += np.median(y - draws[:, _OFFSET, None] - np.array([self.predict(knobs, d) for d in draws]), axis=1)
+        draws[:, _OFFSET] += np.median(
+            y - draws[:, _OFFSET, None] - np.array([self.predict(knobs, d) for d in draws]), axis=1
+        )
         return Fit(theta=theta, error=float(np.sqrt(np.mean(error**2))), penalty=penalty, draws=draws)
 
     def features(self, knobs: Array, theta: Array | None = None) -> Array:

@@ -353,6 +353,6 @@ class OptunaOptimizer:
 
 
 def _startup_trials(budget: int | None, parameters: int) -> int:
-    """Space-filling trials before a model speaks: a fifth of the budget, never more than the space has use for."""
-    wanted = 10 if budget is None else budget // 5
-    return max(4, min(wanted, parameters + 2, 12))
+    """Trials that fill the space before a model speaks: a sixth of the budget, as many as the space has use for."""
+    wanted = 8 if budget is None else budget // 6
+    return max(3, min(wanted, parameters, 12))

@@ -89,6 +89,8 @@ class Surrogate:
     limits: tuple[tuple[Process, Array], ...]
     incumbent: float | None
     caution: float
+    filling: Rows | None = None
+    """What was tried, while the start is still filling the space (no mechanism, few trials)."""
 
     def best_first(self, training: Training) -> list[int]:
         """Indices of the started trials, best first: feasible ones before others, by the model's mean."""
@@ -109,6 +111,10 @@ class Surrogate:
         improvement = np.zeros(len(rows))
         for weight, view in self.views:
             improvement += weight * self._improvement(view, rows, self.incumbent)
+        if self.filling is not None:
+            return 2 * _distance(rows.x, self.filling.x, self.encoder.labels) + np.log(
+                chance + 1e-9
+            ), improvement * chance
         score = np.log(improvement + 1e-12) + self.caution * np.log(chance + 1e-9) + np.log(kept + 1e-9)
         return score, improvement * chance * kept
 
@@ -125,16 +131,17 @@ class Surrogate:
         """Expected improvement, averaged over what the trials leave possible of the mechanism's coefficients."""
         if view.fit is None or not view.drawn:
             return _expected_improvement(*self._predict(view, rows), best)
-        means, deviation = view.process.means(_inputs(self.encoder, rows, view.fit), view.drawn)
+        means, deviation = view.process.means(self.encoder.inputs(rows, _theta(view.fit)), view.drawn)
         trends = [self.encoder.model.predict(rows.knobs, theta) + theta[-1] for theta in view.fit.draws]
         return np.asarray(
             np.mean(
-                [_expected_improvement(m + trend, deviation, best) for m, trend in zip(means, trends, strict=True)], axis=0
+                [_expected_improvement(m + trend, deviation, best) for m, trend in zip(means, trends, strict=True)],
+                axis=0,
             )
         )
 
     def _predict(self, view: _View, rows: Rows) -> tuple[Array, Array]:
-        x = _inputs(self.encoder, rows, view.fit)
+        x = self.encoder.inputs(rows, _theta(view.fit))
         mean, deviation = view.process.predict(x)
         if view.fit is not None:
             mean = mean + self.encoder.model.predict(rows.knobs, view.fit.theta) + view.fit.theta[-1]
@@ -143,7 +150,7 @@ class Surrogate:
     def _kept(self, rows: Rows) -> Array:
         out = np.ones(len(rows)) if self.accuracy is None else self.accuracy.chance(rows.x)
         for process, _ in self.limits:
-            mean, deviation = process.predict(_inputs(self.encoder, rows, None))
+            mean, deviation = process.predict(self.encoder.inputs(rows, None))
             out = out * ndtr(-mean / np.sqrt(deviation**2 + process.noise**2))
         return np.asarray(out)
 
@@ -182,6 +189,7 @@ def train(
         limits=_limits(encoder, started, training),
         incumbent=None,
         caution=_caution(training),
+        filling=all_rows if not encoder.knows_mechanism and len(training.items) < training.startup else None,
     )
     if started is not None and training.feasible.any():
         mean, _ = surrogate.predict(started)
@@ -203,7 +211,7 @@ def _views(encoder: Encoder, rows: Rows, training: Training) -> tuple[tuple[floa
     bound = np.array([training.items[index].status is Status.BEHIND for index in training.started])
     extra = (1 / np.maximum(weight, 1e-3) - 1) + np.where(bound, 8.0, 0.0)
     views = [_plain_view(encoder, rows, y, extra)]
-    if training.logarithmic and _informative(encoder, rows):
+    if training.logarithmic and encoder.knows_mechanism:
         views.append(_mechanistic_view(encoder, rows, y, extra))
     if len(views) == 1:
         return ((1.0, views[0]),)
@@ -214,17 +222,18 @@ def _views(encoder: Encoder, rows: Rows, training: Training) -> tuple[tuple[floa
     return ((1 - share, views[0]), (share, views[1]))
 
 
-def _informative(encoder: Encoder, rows: Rows) -> bool:
-    """Whether the space varies anything that the mechanism knows."""
-    return encoder.knows_mechanism
-
-
 def _plain_view(encoder: Encoder, rows: Rows, y: Array, extra: Array) -> _View:
     top = y.max()
     pulled = np.maximum(y, top - _FLOOR) + 0.15 * np.minimum(y - (top - _FLOOR), 0)
     floor = 0.25 if len(y) < 6 else 0.03
     process = Process.fit(
-        _inputs(encoder, rows, None), pulled, _labels(encoder), scale_floor=floor, noise_guess=_NOISE, extra=extra
+        encoder.inputs(rows, None),
+        pulled,
+        encoder.input_labels,
+        scale_floor=floor,
+        noise_guess=_NOISE,
+        extra=extra,
+        importance=encoder.input_importance,
     )
     return _View(None, process, process.evidence)
 
@@ -238,12 +247,13 @@ def _mechanistic_view(encoder: Encoder, rows: Rows, y: Array, extra: Array) -> _
     residual = y - encoder.model.predict(rows.knobs, fit.theta) - fit.theta[-1]
     floor = 0.12 if len(y) < 6 else 0.05 if len(y) < 15 else 0.02
     process = Process.fit(
-        _inputs(encoder, rows, fit),
+        encoder.inputs(rows, fit.theta),
         np.clip(residual, -1.0, 1.0),
-        _labels(encoder),
+        encoder.input_labels,
         scale_floor=floor,
         noise_guess=_NOISE,
         extra=extra,
+        importance=encoder.input_importance,
     )
     drawn = tuple(
         process.with_targets(np.clip(y - encoder.model.predict(rows.knobs, theta) - theta[-1], -1.0, 1.0))
@@ -257,20 +267,14 @@ def _with_pending(
 ) -> _View:
     """The view as it would be if the running trials came out as it expects (kriging believer)."""
     waiting = encoder.rows(pending)
-    x = _inputs(encoder, waiting, view.fit)
+    x = encoder.inputs(waiting, _theta(view.fit))
     mean, _ = view.process.predict(x)
     process = view.process.extended(x, mean)
     return _View(view.fit, process, view.evidence, tuple(item.extended(x, item.predict(x)[0]) for item in view.drawn))
 
 
-def _inputs(encoder: Encoder, rows: Rows, fit: Fit | None) -> Array:
-    if not encoder.knows_mechanism:
-        return rows.x
-    return np.column_stack([rows.x, encoder.model.features(rows.knobs, None if fit is None else fit.theta)])
-
-
-def _labels(encoder: Encoder) -> NDArray[np.bool_]:
-    return encoder.labels if not encoder.knows_mechanism else np.append(encoder.labels, [False, False, True])
+def _theta(fit: Fit | None) -> Array | None:
+    return None if fit is None else fit.theta
 
 
 def _accuracy(suspects: Suspects, rows: Rows | None, training: Training) -> Feasibility | None:
@@ -286,22 +290,31 @@ def _limits(encoder: Encoder, rows: Rows | None, training: Training) -> tuple[tu
     """One process per limit that is anywhere near being missed."""
     if rows is None or len(rows) < 2:
         return ()
-    names = {name for index in training.started for name in training.items[index].violations if name.startswith("limit:")}
+    names = {
+        name for index in training.started for name in training.items[index].violations if name.startswith("limit:")
+    }
     out = []
     for name in sorted(names):
         excess = np.array([training.items[index].violations.get(name, -1.0) for index in training.started])
         if excess.max() < -0.5:
             continue
         process = Process.fit(
-            _inputs(encoder, rows, None),
+            encoder.inputs(rows, None),
             np.clip(excess, -1.5, 1.5),
-            _labels(encoder),
+            encoder.input_labels,
             scale_floor=0.2,
             noise_guess=0.05,
             extra=np.zeros(len(excess)),
         )
         out.append((process, excess))
     return tuple(out)
+
+
+def _distance(x: Array, seen: Array, labels: NDArray[np.bool_]) -> Array:
+    """To the nearest of ``seen``, from 0 to 1: labels differ or not, numbers differ by their distance."""
+    apart = np.abs(x[:, None, :] - seen[None, :, :])
+    apart = np.where(labels, apart > 0, np.minimum(apart, 1.0))
+    return np.asarray(apart.mean(axis=2).min(axis=1))
 
 
 def _expected_improvement(mean: Array, deviation: Array, best: float) -> Array:
