@@ -36,6 +36,8 @@ from tuner.serving.watch import Patience, stack_dump, wait_ready
 __all__ = ["VllmLauncher"]
 
 _RETURN_S = 60.0
+# A server that was ready gets time to end its workers; one that was not has nothing worth waiting for.
+_GRACE_S = (15.0, 5.0)
 _COLD = "started cold, which takes longer: {}"
 
 
@@ -279,7 +281,7 @@ class VllmLauncher:
         )
 
     def _end(self, launch: _Launch, memory: dict[int, int], *, ready: bool) -> None:
-        left = end_tree(launch.tree, grace_s=15.0 if ready else 5.0)
+        left = end_tree(launch.tree, grace_s=_GRACE_S[0] if ready else _GRACE_S[1])
         launch.handle.poll()
         if left:
             pids = ", ".join(str(item.pid) for item in left)

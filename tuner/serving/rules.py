@@ -227,7 +227,8 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(
         "attn-invalid",
-        r"Selected backend (?:AttentionBackendEnum\.)?(\S+) is not valid for this configuration\. Reason: (\[.{0,400}?\])",
+        r"Selected backend (?:AttentionBackendEnum\.)?(\S+) is not valid for this configuration\. "
+        r"Reason: (\[.{0,400}?\])",
         "attention backend {1} cannot run this: {2}",
         advice="leave the attention backend to vLLM, or change what it names",
         anywhere=True,

@@ -27,8 +27,10 @@ def log(text: str) -> str:
         (
             "offline-1024-1",
             "moe-backend",
-            "moe_backend deep_gemm_mega_moe does not support unquantized MoE, only "
-            "['triton', 'flashinfer_trtllm', 'flashinfer_cutlass', 'aiter'] do",
+            (
+                "moe_backend deep_gemm_mega_moe does not support unquantized MoE, only "
+                "['triton', 'flashinfer_trtllm', 'flashinfer_cutlass', 'aiter'] do"
+            ),
             None,
         ),
         (
@@ -64,8 +66,10 @@ def test_recorded_fp8_backend_failure() -> None:
 
 CASES = [
     (
-        "ValueError: Free memory on device cuda:0 (31.44/47.38 GiB) on startup is less than desired GPU memory "
-        "utilization (0.9, 42.64 GiB). Decrease GPU memory utilization.",
+        (
+            "ValueError: Free memory on device cuda:0 (31.44/47.38 GiB) on startup is less than desired GPU memory "
+            "utilization (0.9, 42.64 GiB). Decrease GPU memory utilization."
+        ),
         "free-mem",
         "only 31.44 of 47.38 GiB are free on cuda:0 where 42.64 GiB are wanted",
         Blame.MACHINE,
@@ -73,9 +77,13 @@ CASES = [
         11.2,
     ),
     (
-        "ValueError: To serve at least one request with the model's max seq len (131072), (24.00 GiB KV cache is needed, "
-        "which is larger than the available KV cache memory (3.18 GiB). Based on the available memory, the estimated "
-        "maximum model length is 34736. Try increasing",
+        (
+            "ValueError: To serve at least one request with the model's max seq len (131072), "
+            "(24.00 GiB KV cache is needed, "
+            "which is larger than the available KV cache memory (3.18 GiB). Based on the "
+            "available memory, the estimated "
+            "maximum model length is 34736. Try increasing"
+        ),
         "kv-too-small",
         "one request of 131072 tokens needs 24.00 GiB of KV cache, 3.18 GiB are there",
         Blame.CONFIGURATION,
@@ -83,7 +91,8 @@ CASES = [
         20.82,
     ),
     (
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 512.00 MiB. GPU 0 has a total capacity of 139 GiB",
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 512.00 MiB. GPU 0 has a "
+        "total capacity of 139 GiB",
         "cuda-oom",
         "out of GPU memory while capturing CUDA graphs (tried to allocate 512.00 MiB)",
         Blame.CONFIGURATION,
@@ -91,8 +100,10 @@ CASES = [
         0.5,
     ),
     (
-        "ValueError: Selected backend AttentionBackendEnum.FLASHINFER is not valid for this configuration. "
-        "Reason: ['block_size not supported']",
+        (
+            "ValueError: Selected backend AttentionBackendEnum.FLASHINFER is not valid for this configuration. "
+            "Reason: ['block_size not supported']"
+        ),
         "attn-invalid",
         "attention backend FLASHINFER cannot run this: ['block_size not supported']",
         Blame.CONFIGURATION,
@@ -108,9 +119,12 @@ CASES = [
         None,
     ),
     (
-        "pydantic_core._pydantic_core.ValidationError: 1 validation error for VllmConfig\n"
-        "  Value error, Quantization method specified in the model config (fp8) does not match the quantization method "
-        "specified in the `quantization` argument (awq). [type=value_error]",
+        (
+            "pydantic_core._pydantic_core.ValidationError: 1 validation error for VllmConfig\n"
+            "  Value error, Quantization method specified in the model config (fp8) does not "
+            "match the quantization method "
+            "specified in the `quantization` argument (awq). [type=value_error]"
+        ),
         "quant-mismatch",
         "the checkpoint is quantized with fp8, the flag says awq",
         Blame.CONFIGURATION,
@@ -118,8 +132,10 @@ CASES = [
         None,
     ),
     (
-        "ValueError: The quantization method mxfp4 is not supported for the current GPU. Minimum capability: 90. "
-        "Current capability: 80.",
+        (
+            "ValueError: The quantization method mxfp4 is not supported for the current GPU. Minimum capability: 90. "
+            "Current capability: 80."
+        ),
         "quant-cap",
         "quantization mxfp4 needs compute capability 90, this GPU has 80",
         Blame.CONFIGURATION,
@@ -151,7 +167,8 @@ CASES = [
         None,
     ),
     (
-        "TimeoutError: Timed out waiting for engine core processes to start. (configured by VLLM_ENGINE_READY_TIMEOUT_S)",
+        "TimeoutError: Timed out waiting for engine core processes to start. (configured by "
+        "VLLM_ENGINE_READY_TIMEOUT_S)",
         "ready-timeout",
         "vLLM's own limit",
         Blame.MACHINE,
@@ -161,7 +178,8 @@ CASES = [
     ("OSError: [Errno 98] Address already in use", "port", "the port was taken", Blame.MACHINE, True, None),
     ("OSError: [Errno 28] No space left on device: '/x'", "disk-full", "the disk is full", Blame.MACHINE, True, None),
     (
-        "OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them in the cache",
+        "OSError: We couldn't connect to 'https://huggingface.co' to load the files, and "
+        "couldn't find them in the cache",
         "model-access",
         "the model cannot be read",
         Blame.USER,
@@ -188,7 +206,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("text", "kind", "cause", "blame", "retry", "violation"), CASES, ids=[c[1] for c in CASES])
-def test_classes(text: str, kind: str, cause: str, blame: Blame, retry: bool, violation: float | None) -> None:
+def test_classes(*, text: str, kind: str, cause: str, blame: Blame, retry: bool, violation: float | None) -> None:
     failure = classify(log(text), code=1, phase="capture")
     assert failure.kind == kind
     assert cause in failure.cause

@@ -24,7 +24,9 @@ CPU = DATA / "cpu" / "server-eager-0.32.log"
         ("offline-1024-4", "FULL_AND_PIECEWISE", 512, 512, 2_107_760, 1029.18),
     ],
 )
-def test_graphs_and_kv(name: str, mode: str, largest: int, decode: int | None, tokens: int, concurrency: float) -> None:
+def test_graphs_and_kv(
+    *, name: str, mode: str, largest: int, decode: int | None, tokens: int, concurrency: float
+) -> None:
     settings = read_log(H200 / f"{name}.log").settings
     assert settings["cudagraph-mode"] == mode
     assert settings["cudagraph-capture-max"] == largest

@@ -32,7 +32,8 @@ IGNORE = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
 # A child whose own parent leaves at once; with a session of its own where asked for.
 ORPHANS = (
     "import subprocess, sys, time\n"
-    "code = \"import subprocess, sys; subprocess.Popen([sys.executable, '-c', '{grandchild}'], start_new_session={own})\"\n"
+    'code = "import subprocess, sys; '
+    "subprocess.Popen([sys.executable, '-c', '{grandchild}'], start_new_session={own})\"\n"
     "subprocess.run([sys.executable, '-c', code])\n"
     "print('up', flush=True)\n"
     "time.sleep(600)\n"
