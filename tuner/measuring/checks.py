@@ -12,7 +12,7 @@ from tuner.measuring.workloads import RoundLoad
 from tuner.model.outcome import Blame, Failure
 
 __all__ = [
-    "TextMemory",
+    "Memory",
     "counters",
     "faster",
     "first_paces",
@@ -33,6 +33,10 @@ _SLOW_FROM = 36
 _GAPS_FROM = 4
 _REPLAY_SHARE = 0.5
 _REPLAY_LENGTH = 24
+_FASTEST_TOKEN_S = 2e-5
+"""No engine decodes one sequence at 50,000 tokens a second."""
+_AT_ONCE = 0.25
+_INSTANT_SHARE = 0.1
 _MOSTLY = 0.5
 
 
@@ -123,14 +127,46 @@ def shift(samples: Sequence[float]) -> int:
     return 1 if last * (1 - SHIFT) > max(earlier) else 0
 
 
-class TextMemory:
-    """Answers of earlier rounds: different prompts do not bring the same varied texts again."""
+class Memory:
+    """What earlier rounds of one load point looked like: answers kept from earlier give themselves away by it.
 
-    def __init__(self) -> None:
+    Args:
+        pace: seconds per output token, until a round has shown its own; None if unknown.
+    """
+
+    def __init__(self, pace: float | None = None) -> None:
         self._seen: set[int] = set()
+        self._typical = pace
 
-    def replayed(self, result: BenchResult) -> Failure | None:
-        """Whether most answers of this round were given before, to other prompts; remembers them."""
+    def replayed(self, result: BenchResult, *, texts: bool = True) -> Failure | None:
+        """Whether answers of this round were kept from earlier instead of computed; remembers the round.
+
+        Args:
+            texts: no prompt was sent before, so that no answer should come again.
+        """
+        return self._at_once(result) or (self._again(result) if texts else None)
+
+    def _at_once(self, result: BenchResult) -> Failure | None:
+        """All tokens in one piece, long before the others have theirs.
+
+        One piece alone proves nothing: a client that was held up finds a whole answer waiting, but finds it late.
+        """
+        rows = zip(result.output_lens, result.ttfts, result.itls, strict=False)
+        answers = [(size, sum(gaps), (first + sum(gaps)) / size) for size, first, gaps in rows if size >= _GAPS_FROM]
+        computed = [pace for size, decode, pace in answers if decode >= size * _FASTEST_TOKEN_S]
+        if computed:
+            self._typical = statistics.median(computed)
+        if self._typical is None:
+            return None
+        early = _AT_ONCE * self._typical
+        instant = sum(decode < size * _FASTEST_TOKEN_S and pace < early for size, decode, pace in answers)
+        if instant <= _INSTANT_SHARE * len(answers):
+            return None
+        cause = f"{instant} of {len(answers)} answers came all at once, long before the others: they were cached"
+        return failed("cached-answers", cause, advice="turn off the cache in front of the server")
+
+    def _again(self, result: BenchResult) -> Failure | None:
+        """Most answers were given before, to other prompts."""
         texts = [hash(text) for text in result.texts if len(text) >= _REPLAY_LENGTH]
         distinct = set(texts)
         again = sum(text in self._seen for text in texts)

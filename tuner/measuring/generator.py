@@ -8,16 +8,21 @@ from pathlib import Path
 from tuner.errors import InputError
 from tuner.measuring import bench
 from tuner.measuring.api import Api
+from tuner.measuring.bench import failed
+from tuner.measuring.prometheus import Snapshot
 from tuner.measuring.rounds import RoundRunner
 from tuner.measuring.session import Session, Settings
 from tuner.measuring.telemetry import GpuTelemetry
 from tuner.measuring.warmup import CompileLog
-from tuner.measuring.workloads import PromptSupply, read_traffic
+from tuner.measuring.workloads import MOE, SPECULATION, PromptSupply, read_traffic, refusal
 from tuner.model.measurement import Measurement
+from tuner.model.outcome import Blame
 from tuner.model.workload import Limit, Objective, Workload
-from tuner.ports import Progress, Reference, Server
+from tuner.ports import MeasurementFailed, Progress, Reference, Server
 
 __all__ = ["BenchLoadGenerator"]
+
+_TEXT_ADVICE = "set source: text (or your own file), or force_random: true"
 
 
 class BenchLoadGenerator:
@@ -32,6 +37,7 @@ class BenchLoadGenerator:
         alpha: probability, over a whole trial, that a candidate as good as the best is stopped early.
         price_per_hour: of the machine, in any currency; gives ``cost/price_per_mtok``.
         gpu_indices: GPUs (NVML indices) that the server uses; None for all.
+        model_is_moe: the model routes tokens to experts: random tokens are then refused unless forced.
         warmup_waves: most warm-up waves.
         warmup_limit_s: no new warm-up wave after so many seconds.
         stall_s: seconds without any progress under load that count as a hang.
@@ -51,6 +57,7 @@ class BenchLoadGenerator:
         alpha: float = 0.05,
         price_per_hour: float | None = None,
         gpu_indices: Sequence[int] | None = None,
+        model_is_moe: bool = False,
         warmup_waves: int = 6,
         warmup_limit_s: float = 300.0,
         stall_s: float = 300.0,
@@ -70,6 +77,8 @@ class BenchLoadGenerator:
         self._gpus = gpu_indices
         self._sample_s = sample_s
         _validate(self._settings, price_per_hour)
+        if model_is_moe and (reason := refusal(workload, MOE)):
+            raise InputError(f"workload {workload.name}: {reason}; {_TEXT_ADVICE}")
         self._traffic = read_traffic(workload)
 
     def measure(
@@ -90,6 +99,9 @@ class BenchLoadGenerator:
             ).measure()
 
     def _runner(self, server: Server, api: Api, seed: int, directory: Path) -> RoundRunner:
+        drafting = (api.metrics() or Snapshot()).total("vllm:spec_decode_num_drafts") is not None
+        if drafting and (reason := refusal(self._settings.workload, SPECULATION)):
+            raise MeasurementFailed(failed("needs-text", reason, blame=Blame.USER, advice=_TEXT_ADVICE))
         card = api.model_card()
         longest, root = card.get("max_model_len"), card.get("root")
         supply = PromptSupply(

@@ -93,7 +93,7 @@ class Session:
             limit_s=self.settings.warmup_limit_s,
             progress=self.progress,
         )
-        self.runner.expected_rate = warmed.rate
+        self.runner.expected_rate, self.runner.expected_pace = warmed.rate, warmed.pace
         self._warm_s = warmed.seconds
         self._notes += warmed.notes
 

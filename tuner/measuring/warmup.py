@@ -64,10 +64,16 @@ class CompileLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmUp:
-    """How warming went. ``rate`` is the last wave's output tokens per second."""
+    """How warming went.
+
+    Attributes:
+        rate: output tokens per second of the last wave.
+        pace: seconds per output token of one sequence in the slowest wave.
+    """
 
     waves: int
     rate: float
+    pace: float
     steady: bool
     seconds: float
     notes: tuple[str, ...] = ()
@@ -110,7 +116,14 @@ def warm_up(
         shown = ", ".join(f"{rate:.0f}" for rate in rates[-3:])
         why = f"kernels still compiled ({', '.join(late[:3])})" if late else f"throughput was {shown} tok/s"
         notes.append(f"not steady after {len(rates)} warm-up waves: {why}")
-    return WarmUp(waves=len(rates), rate=rates[-1], steady=steady, seconds=time.monotonic() - began, notes=tuple(notes))
+    return WarmUp(
+        waves=len(rates),
+        rate=rates[-1],
+        pace=seats / max(min(rates), 1e-9),
+        steady=steady,
+        seconds=time.monotonic() - began,
+        notes=tuple(notes),
+    )
 
 
 def _seats(point: LoadPoint) -> int:

@@ -22,10 +22,23 @@ from tuner.model.outcome import Blame, Failure
 from tuner.model.workload import LoadPoint, Workload
 from tuner.ports import MeasurementFailed
 
-__all__ = ["Prompt", "PromptSupply", "RoundLoad", "Traffic", "needs_text", "read_traffic", "refuse_random"]
+__all__ = [
+    "MOE",
+    "SPECULATION",
+    "Prompt",
+    "PromptSupply",
+    "RoundLoad",
+    "Traffic",
+    "needs_text",
+    "read_traffic",
+    "refusal",
+    "refuse_random",
+]
 
 CountTokens = Callable[[Sequence[str]], list[int]]
 
+SPECULATION = "speculative decoding needs real text: acceptance on random tokens says nothing"
+MOE = "a mixture of experts needs real text: random tokens spread over the experts as no traffic does"
 _CLOSING_FROM = 48
 """Prompts of at least so many tokens end with an instruction; shorter ones have no room for it."""
 _FIT_PASSES = 5
@@ -111,17 +124,18 @@ def needs_text(candidate: Candidate, model_is_moe: bool) -> str | None:
     speculative = arguments.get("speculative-config")
     method = speculative.get("method") if isinstance(speculative, Mapping) else arguments.get("spec-method")
     if speculative or method or arguments.get("spec-model"):
-        return f"speculative decoding ({method or 'draft model'}): acceptance on random tokens says nothing"
-    if model_is_moe:
-        return "mixture of experts: random tokens spread over the experts as no real text does"
-    return None
+        return f"{method or 'draft model'}: {SPECULATION}"
+    return MOE if model_is_moe else None
 
 
 def refuse_random(workload: Workload, candidate: Candidate, model_is_moe: bool) -> str | None:
     """Why the workload's random tokens are refused for this candidate; None if it may be measured."""
-    if workload.source not in ("random", "trace") or workload.force_random:
-        return None
-    return needs_text(candidate, model_is_moe)
+    return refusal(workload, needs_text(candidate, model_is_moe))
+
+
+def refusal(workload: Workload, reason: str | None) -> str | None:
+    """The reason, if the workload sends random tokens (a trace does, too) and is not forced to."""
+    return reason if workload.source in ("random", "trace") and not workload.force_random else None
 
 
 class PromptSupply:

@@ -34,11 +34,24 @@ def raw(**changes: Any) -> dict[str, Any]:
         for kind in ("mean", "p50", "p90", "p99")
     }
     return {
-        **{"completed": 4, "failed": 0, "duration": 2.0, "total_input_tokens": 40, "total_output_tokens": 32},
-        **{"request_throughput": 2.0, "output_throughput": 16.0, "total_token_throughput": 36.0},
-        **{"request_goodput": None, "input_lens": [10] * 4, "output_lens": [8] * 4, "ttfts": [0.1] * 4},
-        **{"itls": [[0.05] * 7] * 4, "start_times": [1.0, 1.1, 1.2, 1.3]},
-        **{"generated_texts": ["some text"] * 4, "errors": [""] * 4, **spreads, **changes},
+        "completed": 4,
+        "failed": 0,
+        "duration": 2.0,
+        "total_input_tokens": 40,
+        "total_output_tokens": 32,
+        "request_throughput": 2.0,
+        "output_throughput": 16.0,
+        "total_token_throughput": 36.0,
+        "request_goodput": None,
+        "input_lens": [10] * 4,
+        "output_lens": [8] * 4,
+        "ttfts": [0.1] * 4,
+        "itls": [[0.05] * 7] * 4,
+        "start_times": [1.0, 1.1, 1.2, 1.3],
+        "generated_texts": ["some text"] * 4,
+        "errors": [""] * 4,
+        **spreads,
+        **changes,
     }
 
 
@@ -128,8 +141,6 @@ def test_all_failed(tmp_path: Path) -> None:
         ({"output_lens": [8, 8, 8, 9]}, "short-output"),
         ({"output_lens": [8, 8, 8]}, "short-output"),
         ({"generated_texts": ["", " ", "", "x"]}, "empty-output"),
-        ({"itls": [[], [], [], [0.05] * 7]}, "cached-answers"),
-        ({"itls": [[0.00001], [0.05] * 7, [0.05] * 7, [0.05] * 7]}, "cached-answers"),
     ],
 )
 def test_answers_that_are_not_what_was_asked(tmp_path: Path, changes: dict[str, Any], kind: str) -> None:

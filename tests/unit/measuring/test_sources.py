@@ -17,7 +17,9 @@ def written(folder: Path, *lines: object) -> Path:
 
 
 def test_jsonl_with_and_without_length(tmp_path: Path) -> None:
-    path = written(tmp_path, {"prompt": "a"}, "", {"prompt": "b", "output_tokens": 7}, {"prompt": "c", "output_length": 9.0})
+    path = written(
+        tmp_path, {"prompt": "a"}, "", {"prompt": "b", "output_tokens": 7}, {"prompt": "c", "output_length": 9.0}
+    )
     assert read_jsonl(path) == [Record("a"), Record("b", 7), Record("c", 9)]
 
 

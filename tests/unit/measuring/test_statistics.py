@@ -1,4 +1,4 @@
-"""Known truth: intervals cover, equal things are called equal, different ones are found, looking often costs nothing."""
+"""Known truth: intervals cover, equal is called equal, different is found, looking often costs nothing."""
 
 from __future__ import annotations
 
@@ -58,9 +58,12 @@ def test_interval_covers_the_truth_at_its_level() -> None:
 def test_baseline_against_itself_is_called_different_at_most_once_in_twenty() -> None:
     rng = random.Random(7)
     different = [
-        sum(compare(draw(rng, 400, 0.02, 4), draw(rng, 400, 0.02, 4), True).verdict != "no significant difference" for _ in range(20))
+        sum(
+            compare(draw(rng, 400, 0.02, 4), draw(rng, 400, 0.02, 4), True).verdict != "no significant difference"
+            for _ in range(20)
+        )
         for _ in range(100)
-    ]  # fmt: skip
+    ]
     assert sum(count <= 1 for count in different) >= 95
     assert sum(different) <= 40  # 1 % of 2000 is 20, standard deviation 4.5
 

@@ -23,7 +23,9 @@ def count(texts: Sequence[str]) -> list[int]:
     return [sum((len(word) + 2) // 3 for word in text.split()) + 1 for text in texts]
 
 
-def supply(workload: Workload, seed: int = 1, *, traffic: Traffic | None = None, longest: int | None = None) -> PromptSupply:
+def supply(
+    workload: Workload, seed: int = 1, *, traffic: Traffic | None = None, longest: int | None = None
+) -> PromptSupply:
     return PromptSupply(workload, traffic or Traffic(), seed=seed, count_tokens=count, max_model_len=longest)
 
 
@@ -181,7 +183,7 @@ def test_trace_keeps_times_and_sharing_with_fresh_tokens(tmp_path: Path) -> None
 
 
 def test_length_is_checked_before_anything_is_sent() -> None:
-    with pytest.raises(MeasurementFailed, match="need 128 tokens .* max_model_len is 100") as caught:
+    with pytest.raises(MeasurementFailed, match=r"need 128 tokens .* max_model_len is 100") as caught:
         supply(TEXT, longest=100)
     assert caught.value.failure.blame is Blame.USER
     supply(TEXT, longest=128)

@@ -1,4 +1,4 @@
-"""A fake vLLM process and a server handle whose benchmark client runs in this process (vLLM's own takes 13 s to import)."""
+"""A fake vLLM process with a benchmark client in this process: vLLM's own takes 13 s to import."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from tuner.model.measurement import ServerReport
 from tuner.model.outcome import Blame, Failure
 from tuner.ports import MeasurementFailed
 
-FAKE = Path(__file__).parents[2] / "fakes" / "fake_vllm.py"
+FAKE = Path(__file__).with_name("fake_vllm.py")
 KEY = "a-key-for-tests"
 
 
@@ -67,21 +66,25 @@ def spread_of(name: str, values: Sequence[float]) -> dict[str, float]:
     return {f"mean_{name}_ms": statistics.fmean(ordered), **pick}
 
 
-async def _bench(argv: Sequence[str], stop: threading.Event) -> dict[str, Any]:
+def _rows(argv: Sequence[str]) -> list[dict[str, Any]]:
+    """Prompts and output lengths of the data set that the flags name."""
     if flag(argv, "--dataset-name") == "custom":
         lines = Path(flag(argv, "--dataset-path")).read_text(encoding="utf-8").splitlines()
-        rows = [json.loads(line) for line in lines]
-    else:
-        number, seed = int(flag(argv, "--num-prompts")), flag(argv, "--seed")
-        words = " w" * int(flag(argv, "--random-input-len", "8"))
-        length = int(flag(argv, "--random-output-len", "8"))
-        rows = [{"prompt": f"{seed} {index}{words}", "output_tokens": length} for index in range(number)]
+        return [json.loads(line) for line in lines]
+    number, seed = int(flag(argv, "--num-prompts")), flag(argv, "--seed")
+    words = " w" * int(flag(argv, "--random-input-len", "8"))
+    length = int(flag(argv, "--random-output-len", "8"))
+    return [{"prompt": f"{seed} {index}{words}", "output_tokens": length} for index in range(number)]
+
+
+async def _bench(argv: Sequence[str], stop: threading.Event) -> dict[str, Any]:
+    rows = _rows(argv)
     seats = asyncio.Semaphore(int(flag(argv, "--max-concurrency", "100000")))
     extra = json.loads(flag(argv, "--extra-body", "{}"))
     limits = httpx.Limits(max_connections=None)
     headers = {"Authorization": f"Bearer {KEY}"}
     async with httpx.AsyncClient(
-        base_url=flag(argv, "--base-url"), headers=headers, timeout=None, limits=limits, trust_env=False
+        base_url=flag(argv, "--base-url"), headers=headers, timeout=httpx.Timeout(None), limits=limits, trust_env=False
     ) as client:
 
         async def one(row: dict[str, Any]) -> dict[str, Any]:
@@ -186,45 +189,36 @@ class FakeHandle:
         return 0
 
 
-Start = Callable[..., FakeHandle]
-
-
-@pytest.fixture
-def fake(tmp_path: Path) -> Iterator[Start]:
-    """Starts a fake vLLM with the given faults and flags; ends it afterwards."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(*flags: str, **faults: Any) -> FakeHandle:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        log = tmp_path / f"server-{len(started)}.log"
-        script = {"times": dict.fromkeys(("imports", "weights", "compile", "profile", "capture"), 0), "speed": 8.0}
-        environment = {
-            **os.environ,
-            "VLLM_API_KEY": KEY,
-            "VLLM_SERVER_DEV_MODE": "1",
-            "FAKE_VLLM": json.dumps({**script, "lifetime_s": 120, **faults}),
-        }
-        with log.open("wb") as file:
-            process = subprocess.Popen(
-                [sys.executable, str(FAKE), "--model", "m", "--host", "127.0.0.1", "--port", str(port), *flags],
-                env=environment,
-                stdout=file,
-                stderr=file,
-            )
-        started.append(process)
+@contextmanager
+def running_fake(folder: Path, *flags: str, **faults: Any) -> Iterator[FakeHandle]:
+    """A fake vLLM with the given flags and faults; ended on leaving."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "server.log"
+    times = dict.fromkeys(("imports", "weights", "compile", "profile", "capture"), 0)
+    environment = {
+        **os.environ,
+        "VLLM_API_KEY": KEY,
+        "VLLM_SERVER_DEV_MODE": "1",
+        "FAKE_VLLM": json.dumps({"times": times, "lifetime_s": 120, **faults}),
+    }
+    command = [sys.executable, str(FAKE), "--model", "m", "--host", "127.0.0.1", "--port", str(port), *flags]
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, env=environment, stdout=file, stderr=file)
+    try:
         handle = FakeHandle(process, port, log)
-        until = time.monotonic() + 20
+        until = time.monotonic() + 30
         while time.monotonic() < until:
             with suppress(httpx.HTTPError):
                 if httpx.get(handle.base_url + "/health", trust_env=False).status_code == 200:
-                    return handle
+                    break
             time.sleep(0.02)
-        raise AssertionError(log.read_text(encoding="utf-8"))
-
-    yield start
-    for process in started:
+        else:
+            raise AssertionError(log.read_text(encoding="utf-8"))
+        yield handle
+    finally:
         process.terminate()
         try:
             process.wait(10)
