@@ -35,7 +35,7 @@ _LAST_WORDS_S = 30.0
 _LAST_TRIES = 3
 """A store that fails so often in a row at the end of a study is not waited for any longer."""
 
-_LONGEST_PAUSE_S = 60.0
+_LONGEST_PAUSE_S = 20.0
 
 
 def default_uri(root: Path) -> str:
