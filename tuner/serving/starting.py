@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
-from tuner.serving.processes import Identity, Tree, end_tree, identify
+from tuner.serving.processes import Identity, Tree, end_tree, identify, is_running
 
 __all__ = ["ZYGOTE", "Handle", "WarmParent", "WarmParentLost", "start_cold"]
 
@@ -213,8 +213,12 @@ class WarmParent:
         if code is not None:
             return code
         if not self.is_alive:
-            # Nobody is left to tell the code; whether it runs can still be seen.
-            return None if identify(identity.pid) == identity else -9
+            # Nobody is left to tell the code; whether it runs can still be seen. It may have become our own child.
+            if is_running(identity):
+                return None
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(identity.pid, os.WNOHANG)
+            return -9
         return None
 
     def close(self) -> None:

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 SERVER_MODULE = "vllm.entrypoints.openai.api_server"
+SERVER_INFO_MODULE = "vllm.entrypoints.serve.dev.server_info.api_router"
 
 # Read when a process or a library starts; changing them later has no effect.
 FROZEN_PREFIXES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GLIBC_TUNABLES", "MALLOC_", "LD_")
@@ -82,6 +83,11 @@ def run_cli(arguments: Sequence[str]) -> None:
 def run_server(arguments: Sequence[str]) -> None:
     """``python -m vllm.entrypoints.openai.api_server ARG...`` in this process."""
     sys.argv = [SERVER_MODULE, *arguments]
+    # /server_info describes the machine as well, by a dozen sub-processes that take seconds; nobody reads that here.
+    with contextlib.suppress(ImportError):
+        routes = importlib.import_module(SERVER_INFO_MODULE)
+        if hasattr(routes, "_get_system_env_info_cached"):
+            routes._get_system_env_info_cached = dict  # type: ignore[attr-defined]  # noqa: SLF001
     runpy.run_module(SERVER_MODULE, run_name="__main__", alter_sys=True)
 
 

@@ -91,8 +91,7 @@ CASES = [
         20.82,
     ),
     (
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 512.00 MiB. GPU 0 has a "
-        "total capacity of 139 GiB",
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 512.00 MiB. GPU 0 has",
         "cuda-oom",
         "out of GPU memory while capturing CUDA graphs (tried to allocate 512.00 MiB)",
         Blame.CONFIGURATION,
@@ -167,8 +166,7 @@ CASES = [
         None,
     ),
     (
-        "TimeoutError: Timed out waiting for engine core processes to start. (configured by "
-        "VLLM_ENGINE_READY_TIMEOUT_S)",
+        "TimeoutError: Timed out waiting for engine core processes to start. (VLLM_ENGINE_READY_TIMEOUT_S)",
         "ready-timeout",
         "vLLM's own limit",
         Blame.MACHINE,
@@ -178,8 +176,7 @@ CASES = [
     ("OSError: [Errno 98] Address already in use", "port", "the port was taken", Blame.MACHINE, True, None),
     ("OSError: [Errno 28] No space left on device: '/x'", "disk-full", "the disk is full", Blame.MACHINE, True, None),
     (
-        "OSError: We couldn't connect to 'https://huggingface.co' to load the files, and "
-        "couldn't find them in the cache",
+        "OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them",
         "model-access",
         "the model cannot be read",
         Blame.USER,
@@ -276,3 +273,20 @@ def test_hostile_log_is_bounded() -> None:
     failure = classify("ValueError: " + "A" * 2_000_000 + "\n" + "[" * 50_000, code=1)
     assert len(failure.cause) <= 400
     assert len(failure.excerpt) <= 6100
+
+
+def test_what_a_pydantic_check_raised_is_the_cause() -> None:
+    """As vLLM 0.32 prints it for an FP8 checkpoint started with ``--quantization awq``."""
+    log = (
+        '  File "/site-packages/vllm/engine/arg_utils.py", line 1955, in create_model_config\n'
+        "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig\n"
+        "  Value error, Quantization method specified in the model config (fp8) does not match the quantization method "
+        "specified in the `quantization` argument (awq). [type=value_error, input_value=ArgsKwargs((), {'model': "
+        "...nderer_num_workers': 1}), input_type=ArgsKwargs]\n"
+        "    For further information visit https://errors.pydantic.dev/2.14/v/value_error\n"
+    )
+    failure = classify(log, code=1)
+    assert (failure.kind, failure.cause) == (
+        "quant-mismatch",
+        "the checkpoint is quantized with fp8, the flag says awq",
+    )
