@@ -57,11 +57,11 @@ ERRORS: dict[str, tuple[str, str]] = {
             "['block_size not supported']"
         ),
     ),
-    "block-size": ("engine", "ValueError: No common block size for 24. "),
+    "block-size": ("engine", "ValueError: No common block size for 24 (CPU_ATTN: [MultipleOf(32)])."),
     "quant-mismatch": (
         "api",
         (
-            "pydantic_core._pydantic_core.ValidationError: 1 validation error for VllmConfig\n  Value error, "
+            "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig\n  Value error, "
             "Quantization method specified in the model config (fp8) does not match the quantization method specified "
             "in the `quantization` argument (awq). [type=value_error, input_value=ArgsKwargs(()), "
             "input_type=ArgsKwargs]"

@@ -19,6 +19,7 @@ object, or the path of a file that holds one (then it may change between two sta
 ``die_after``        the engine dies after n requests: health 503, completions 500
 ``crash_after``      the API server kills itself (SIGKILL) after n requests
 ``health``           status that /health answers instead of 200
+``no_bind``          comes up without a listening socket: whoever else has the port answers for it
 ``serve_as``         model name that it claims to serve, whatever was asked
 ``open_door``        no authentication
 ``memory_mib``       memory that the worker takes and touches
@@ -201,13 +202,15 @@ def engine(script: dict[str, object], flags: dict[str, object]) -> int:
     for offset in range(0, len(hog), 4096):
         hog[offset] = 1
     eager = flags.get("enforce-eager") is True
+    # A fault scripted for a phase happens even where the flags would skip that phase.
+    scripted = {script.get(key) for key in ("exit_at", "oom_kill_at", "hang_at")}
     steps = [("weights", f"cpu_model_runner.py:68|Starting to load model {model}...")]
-    if not eager:
+    if not eager or "compile" in scripted:
         steps.append(
             ("compile", "backends.py:1120|Using cache directory: /fake/torch_compile_cache for vLLM's torch.compile")
         )
     steps.append(("profile", "utils.py:347|Using LBHNC KV cache layout."))
-    if not eager:
+    if not eager or "capture" in scripted:
         steps.append(("capture", "gpu_model_runner.py:6001|Capturing CUDA graphs (PIECEWISE, 51 sizes)"))
     for phase, line in steps:
         voice.say(*line.split("|"))
@@ -317,7 +320,8 @@ def serve(argv: list[str]) -> int:
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((str(flags.get("host", "127.0.0.1")), int(flags.get("port", 8000))))  # type: ignore[call-overload]
+        if not script.get("no_bind"):
+            listener.bind((str(flags.get("host", "127.0.0.1")), int(flags.get("port", 8000))))  # type: ignore[call-overload]
     except OSError as error:
         os.write(
             2, f"Traceback (most recent call last):\nOSError: [Errno {error.errno}] Address already in use\n".encode()
@@ -341,6 +345,8 @@ def serve(argv: list[str]) -> int:
         failed = {"EngineCore_DP0": code}
         os.write(2, f"Traceback (most recent call last):\n{ENGINE_TAIL.format(failed)}\n".encode())
         return 1
+    while script.get("no_bind"):
+        time.sleep(1)
     if script.get("hang_at") == "serve":
         listener.listen(16)  # connections are taken by the kernel, and never answered
         while True:

@@ -37,7 +37,12 @@ def root_lines(log: str) -> list[str]:
     lines = log.splitlines()
     for number, raw in enumerate(lines):
         line = _strip(raw[:4000]).strip()
-        is_error = _EXCEPTION.match(line) or ": error: " in line[:200] or line.startswith("Fatal Python error")
+        # vLLM's configuration classes are pydantic's: what a check raised stands on the line below its exception.
+        is_error = (
+            _EXCEPTION.match(line)
+            or ": error: " in line[:200]
+            or line.startswith(("Fatal Python error", "Value error, ", "Assertion failed, "))
+        )
         if is_error and not _is_warning(line) and not any(pattern.search(line) for pattern in GENERIC):
             if "validation error" in line:
                 # pydantic says on the next lines what it does not like.
