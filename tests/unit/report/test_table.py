@@ -1,0 +1,92 @@
+"""The table of trials: the recorded format, extended, and read again by what replays it."""
+
+from __future__ import annotations
+
+import json
+import math
+import stat
+from pathlib import Path
+
+import pytest
+
+from tuner.errors import InputError
+from tuner.model.candidate import Candidate, Exclusion
+from tuner.model.history import History, Trial
+from tuner.model.measurement import Estimate, Measurement, PointResult, ServerReport
+from tuner.model.outcome import Blame, Failure, Outcome, Status
+from tuner.model.workload import Objective
+from tuner.report import write_table
+from tuner.serving.table import read_table
+
+GOOD = Outcome(
+    candidate=Candidate(
+        assignment={"n": 8},
+        arguments={"max-num-seqs": 8, "compilation-config.cudagraph_mode": "NONE"},
+        environment={"A": "1"},
+    ),
+    status=Status.MEASURED,
+    objective=500.0,
+    measurement=Measurement(
+        metrics={"throughput/output": 500.0, "latency/ttft_p50": 120.0, "gpu/power_w": 300.0},
+        objective=Estimate(value=500.0, low=-math.inf, high=math.inf, samples=(500.0,)),
+        points=(
+            PointResult(
+                name="c8",
+                metrics={},
+                estimates={"throughput/output": Estimate(value=500.0, low=490.0, high=510.0, samples=(495.0, 505.0))},
+            ),
+        ),
+    ),
+    server=ServerReport(effective={"block-size": 128}, phases={"total": 12.5}, log_path="/x/server.log"),
+    constraints={"start": -1.0},
+    seconds={"total": 60.0},
+)
+BROKEN = Outcome(
+    candidate=GOOD.candidate,
+    status=Status.BROKEN,
+    failure=Failure(kind="cuda-oom", cause="2 GiB missing", blame=Blame.CONFIGURATION, violation=2.0),
+)
+EXCLUDED = Outcome(
+    candidate=GOOD.candidate, status=Status.EXCLUDED, exclusion=Exclusion(reason="needs 90 GiB", rule="memory")
+)
+INTERRUPTED = Outcome(candidate=GOOD.candidate, status=Status.INTERRUPTED)
+
+
+def history() -> History:
+    found = History(objective=Objective(), baseline_key="")
+    for number, outcome in enumerate((GOOD, BROKEN, EXCLUDED, INTERRUPTED)):
+        found.add(Trial(number=number, origin="search", outcome=outcome))
+    return found
+
+
+def test_lines_have_the_recorded_keys_and_more(tmp_path: Path) -> None:
+    assert write_table(history(), tmp_path / "trials.jsonl") == 4
+    lines = [json.loads(line) for line in (tmp_path / "trials.jsonl").read_text().splitlines()]
+    good = lines[0]
+    assert good["config"] == {"max_num_seqs": 8, "compilation_config": {"cudagraph_mode": "NONE"}}
+    assert good["output_tok_s"] == [495.0, 505.0]
+    assert good["latency"] == {"ttft_p50": 0.12}
+    assert good["start_s"] == 12.5
+    assert good["log"] == "server.log"
+    assert good["effective"] == {"block-size": 128}
+    assert good["power_w"] == 300.0
+    assert good["constraints"] == {"start": -1.0}
+    assert good["interval"] == [None, None]
+    assert "error" not in good
+    assert lines[1]["error"] == "2 GiB missing"
+    assert [line["status"] for line in lines] == ["measured", "broken", "excluded", "interrupted"]
+    assert stat.S_IMODE((tmp_path / "trials.jsonl").stat().st_mode) == 0o600
+
+
+def test_what_replays_tables_reads_it(tmp_path: Path) -> None:
+    write_table(history(), tmp_path / "trials.jsonl")
+    rows = read_table(tmp_path / "trials.jsonl").rows
+    measured = [row for row in rows if row.failure is None]
+    assert measured[0].metrics["throughput/output"] == 500.0
+    assert measured[0].samples["throughput/output"] == (495.0, 505.0)
+    assert [row.failure.kind for row in rows if row.failure is not None] == ["cuda-oom", "excluded:memory"]
+
+
+def test_an_unwritable_place_is_said(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"--table .* cannot be written"):
+        write_table(history(), tmp_path / "no" / "trials.jsonl")
