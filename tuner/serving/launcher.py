@@ -27,7 +27,7 @@ from tuner.serving.ledger import Ledger, sweep
 from tuner.serving.locks import cache_root, claim_cache
 from tuner.serving.logs import LogReader, tail
 from tuner.serving.ports import Reservation, is_free, listens
-from tuner.serving.processes import Tree, become_subreaper, end_tree
+from tuner.serving.processes import Tree, become_subreaper, end_tree, marked
 from tuner.serving.server import LocalServer
 from tuner.serving.starting import ZYGOTE, Handle, WarmParent, WarmParentLost, start_cold
 from tuner.serving.warm import WarmParents
@@ -53,6 +53,7 @@ class _Launch:
     mode: str
     log: Path
     begun: float
+    begun_wall: float
     record: Path
 
 
@@ -170,14 +171,14 @@ class VllmLauncher:
         parent = self._warm_parent(command, candidate, warnings, progress)
         self._ledger.will_start(marker, "server")
         reservation.release()
-        mode, handle, begun = "warm", None, time.time()
+        mode, handle, begun, begun_wall = "warm", None, time.monotonic(), time.time()
         if parent is not None:
             try:
                 handle = parent.start("server", command.flags, environment=command.environment, log=log, record=record)
             except WarmParentLost as error:
                 warnings.append(_COLD.format(error))
         if handle is None:
-            mode, begun = "cold", time.time()
+            mode, begun, begun_wall = "cold", time.monotonic(), time.time()
             try:
                 handle = start_cold(command.argv, environment=command.environment, log=log)
             except OSError as error:
@@ -188,7 +189,7 @@ class VllmLauncher:
         # A forked server shows its parent's environment to /proc, so the launcher's own identifier is what all share.
         spare = self._warm.identities if self._warm is not None else set()
         tree = Tree(handle.identity, self._id, spare=spare)
-        return _Launch(command, reservation.port, marker, handle, tree, mode, log, begun, record)
+        return _Launch(command, reservation.port, marker, handle, tree, mode, log, begun, begun_wall, record)
 
     def _warm_parent(
         self, command: Command, candidate: Candidate, warnings: list[str], progress: Progress
@@ -204,10 +205,9 @@ class VllmLauncher:
     def _await(
         self, launch: _Launch, candidate: Candidate, directory: Path, warnings: list[str], progress: Progress
     ) -> LocalServer:
-        reader = LogReader(launch.log, started=launch.begun)
+        reader = LogReader(launch.log, started=launch.begun_wall)
         url = f"http://{self._settings.host}:{launch.port}"
         headers = {"Authorization": f"Bearer {self._key}"}
-        begun = time.monotonic() - (time.time() - launch.begun)
         with httpx.Client(base_url=url, headers=headers, timeout=10.0, trust_env=False) as client:
             failure = wait_ready(
                 launch.handle,
@@ -218,7 +218,7 @@ class VllmLauncher:
                 progress=progress,
                 on_hang=lambda: stack_dump(launch.tree, directory / "stack.txt"),
             )
-            total = time.monotonic() - begun
+            total = time.monotonic() - launch.begun
             if failure is None:
                 failure = self._prove(client, launch)
             report = self._report(launch, candidate, reader, warnings, total)
@@ -320,6 +320,9 @@ class VllmLauncher:
         self._closed = True
         if self._warm is not None:
             self._warm.close()
+        # What an interrupt between a start and its note has left.
+        for stray in marked(self._id):
+            end_tree(Tree(stray, self._id), grace_s=1.0)
         os.close(self._cache_lock)
 
 

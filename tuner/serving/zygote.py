@@ -114,6 +114,8 @@ class Starts:
     def install(self) -> None:
         """Put both decisions in place: which method vLLM is told to use, and what that method then does."""
         envs = importlib.import_module("vllm.envs")
+        if "VLLM_WORKER_MULTIPROC_METHOD" in os.environ:
+            return  # the user's own choice
         if "--numa-bind" in sys.argv or "VLLM_WORKER_MULTIPROC_METHOD" not in envs.environment_variables:
             return
         envs.environment_variables["VLLM_WORKER_MULTIPROC_METHOD"] = self.method
