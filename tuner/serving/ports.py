@@ -43,7 +43,9 @@ def listens(processes: Iterable[Identity], port: int) -> bool:
         if not is_running(item):
             continue
         with contextlib.suppress(psutil.Error):
-            for connection in psutil.Process(item.pid).net_connections("tcp"):
+            process = psutil.Process(item.pid)
+            connections = getattr(process, "net_connections", None) or process.connections  # renamed in psutil 6
+            for connection in connections("tcp"):
                 if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port:
                     return True
     return False
