@@ -264,7 +264,8 @@ def _on_grid(domain: Range, number: float) -> Scalar:
     if step is not None:
         number = domain.low + round((number - domain.low) / step) * step
     number = min(max(number, domain.low), domain.high)
-    return round(number) if domain.integer else number
+    # Twelve decimals: 0.80 + 4 × 0.01 is meant to be 0.84, and is what people read in a command.
+    return round(number) if domain.integer else round(number, 12)
 
 
 def _label(parameter: Parameter, assignment: Mapping[str, Scalar]) -> Scalar:
