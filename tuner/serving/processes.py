@@ -230,5 +230,7 @@ def _wait_root(tree: Tree, seconds: float) -> set[Identity]:
     deadline = time.monotonic() + seconds
     while is_running(tree.root) and time.monotonic() < deadline:
         tree.refresh()
+        # At once: vLLM looks at its own children while it ends, and trips over zombies that nobody collects.
+        _reap(tree.members, tree.root)
         time.sleep(_POLL_S)
     return tree.refresh(thorough=True)
