@@ -33,6 +33,9 @@ _CLEARED = 8.0
 """Weight of one success against a suspicion: starts are nearly deterministic, not quite."""
 _NAMED = 6.0
 """Factor on the blame of what an error message names."""
+_HUNGRY = ("memory_utilization", "kv_cache_memory", "batched_tokens", "max_model_len")
+_SOMEWHAT_HUNGRY = ("max_num_seqs", "capture", "spec_tokens", "speculative_tokens")
+"""Parameters of which more takes more memory: the far end is likelier to be dead, and to blame for running out."""
 _ROUNDS = 12
 
 
@@ -72,7 +75,7 @@ class Suspects:
             prior=np.array([row[3] for row in rows]),
             words=tuple(row[4] for row in rows),
             ranges=tuple(
-                (column, _centre(item), (_word(_plain(name)),))
+                (column, _centre(item), _range_words(name))
                 for column, (name, item) in enumerate(encoded.items())
                 if item.ordered and (only is None or name in only)
             ),
@@ -235,14 +238,16 @@ def _end_rows(column: int, item: Encoding) -> list[tuple[int, int, float, float,
     middle = item.unit(item.default) if item.default is not None else None
     centre = _centre(item)
     rows: list[tuple[int, int, float, float, Words]] = []
-    words = (_word(_plain(item.name)),)
+    words = _range_words(item.name)
     if len(item.values) and len(item.values) <= 6:
         # Few sizes: each may be unsupported by itself (block sizes).
         for value in item.values:
             unit = item.unit(value)
             if unit is not None and unit != middle:
                 rows.append((column, 0, unit, 0.05, (*words, *_words(item.name, value))))
-    rows += [(column, 1, centre + (1 - centre) * share, _END, words) for share in (0.4, 0.95) if centre < 1]
+    hungry = any(mark in _plain(item.name) for mark in _HUNGRY)
+    above = ((0.3, 0.02), (0.6, 0.05), (0.9, 0.1)) if hungry else ((0.4, _END), (0.95, _END))
+    rows += [(column, 1, centre + (1 - centre) * share, prior, words) for share, prior in above if centre < 1]
     rows += [(column, 2, centre * (1 - share), _END, words) for share in (0.4, 0.95) if centre > 0]
     return rows
 
@@ -259,6 +264,13 @@ def _words(name: str, value: Scalar) -> Words:
     if len(text) >= 3 and not text.isdigit() and text not in ("auto", "none", "true", "false", "off"):
         return (_word(text),)
     return (_word(_plain(name)), re.compile(rf"{re.escape(_plain(name))}\W{{1,4}}{re.escape(text)}\b"))
+
+
+def _range_words(name: str) -> Words:
+    """The name itself; where more takes more memory, what running out of it is called too."""
+    plain = _plain(name)
+    memory = (re.compile(r"out of memory|oom|no available memory|kv_too_small|kv cache"),)
+    return (_word(plain), *(memory if any(mark in plain for mark in (*_HUNGRY, *_SOMEWHAT_HUNGRY)) else ()))
 
 
 def _word(text: str) -> re.Pattern[str]:

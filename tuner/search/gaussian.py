@@ -21,7 +21,7 @@ __all__ = ["Process", "similarities"]
 Array: TypeAlias = NDArray[np.float64]
 
 _DECAY = 3.0
-_PRIOR_SD = 1.3
+_PRIOR_SD = 1.0
 _JITTER = 1e-6
 _LONG, _SHORT = 0.5, 0.2
 

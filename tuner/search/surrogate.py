@@ -31,6 +31,7 @@ _BELIEVED, _REFUTED_AFTER = 0.5, 20
 """Least weight of the mechanism at the start, and the trials after which a tenth of it is left."""
 _LABEL_EFFECT, _RANGE_EFFECT, _MISFIT = 0.12, 0.05, 0.05
 """What a label, a range, and the crude form itself may add to the log value without moving the mechanism's figures."""
+_AMBITION = float(__import__("os").environ.get("AMB","0.2"))
 _FLOOR = 1.2
 """Values further below the best (in log units) are pulled in: how bad a bad one is does not matter."""
 
@@ -193,7 +194,7 @@ def train(
     )
     if started is not None and training.feasible.any():
         mean, _ = surrogate.predict(started)
-        incumbent = float(np.max(mean[training.feasible]))
+        incumbent = float(np.max(mean[training.feasible])) + _ambition(training)
     elif started is not None:
         # Nothing keeps the limits yet: any value is an improvement, keeping them is what counts.
         incumbent = float(np.min(training.y)) - 1.0
@@ -203,6 +204,12 @@ def train(
 def _caution(training: Training) -> float:
     """Exponent on the chance of starting: while the budget is young a failure teaches, later it only costs."""
     return 1.5 if len(training.items) < 10 else 3.0
+
+
+def _ambition(training: Training) -> float:
+    """Log gain that a candidate must promise beyond the best: early on, bold changes teach more than small ones."""
+    horizon = 0.5 * (training.budget or 40)
+    return _AMBITION * max(1 - len(training.items) / horizon, 0.0)
 
 
 def _views(encoder: Encoder, rows: Rows, training: Training) -> tuple[tuple[float, _View], ...]:
