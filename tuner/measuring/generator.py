@@ -10,11 +10,12 @@ from tuner.measuring import bench
 from tuner.measuring.api import Api
 from tuner.measuring.bench import failed
 from tuner.measuring.prometheus import Snapshot
+from tuner.measuring.refusals import MOE, SPECULATION, refusal
 from tuner.measuring.rounds import RoundRunner
 from tuner.measuring.session import Session, Settings
 from tuner.measuring.telemetry import GpuTelemetry
 from tuner.measuring.warmup import CompileLog
-from tuner.measuring.workloads import MOE, SPECULATION, PromptSupply, read_traffic, refusal
+from tuner.measuring.workloads import PromptSupply, read_traffic
 from tuner.model.measurement import Measurement
 from tuner.model.outcome import Blame
 from tuner.model.workload import Limit, Objective, Workload

@@ -10,35 +10,21 @@ import itertools
 import json
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.errors import InputError
 from tuner.measuring import corpus
 from tuner.measuring.sources import Arrival, Record, read_jsonl, read_sharegpt, read_trace
-from tuner.model.candidate import Candidate
 from tuner.model.outcome import Blame, Failure
 from tuner.model.workload import LoadPoint, Workload
 from tuner.ports import MeasurementFailed
 
-__all__ = [
-    "MOE",
-    "SPECULATION",
-    "Prompt",
-    "PromptSupply",
-    "RoundLoad",
-    "Traffic",
-    "needs_text",
-    "read_traffic",
-    "refusal",
-    "refuse_random",
-]
+__all__ = ["Prompt", "PromptSupply", "RoundLoad", "Traffic", "read_traffic"]
 
 CountTokens = Callable[[Sequence[str]], list[int]]
 
-SPECULATION = "speculative decoding needs real text: acceptance on random tokens says nothing"
-MOE = "a mixture of experts needs real text: random tokens spread over the experts as no traffic does"
 _CLOSING_FROM = 48
 """Prompts of at least so many tokens end with an instruction; shorter ones have no room for it."""
 _FIT_PASSES = 5
@@ -113,29 +99,6 @@ def read_traffic(workload: Workload) -> Traffic:
             raise InputError(f"workload {workload.name}: a trace has its own times; leave rate away")
         return Traffic(arrivals=tuple(read_trace(path)))
     return Traffic()
-
-
-def needs_text(candidate: Candidate, model_is_moe: bool) -> str | None:
-    """Why this candidate must be measured with real text, in one sentence; None if random tokens will do.
-
-    Random tokens distort acceptance and expert routing (field reports: pitfalls 47).
-    """
-    arguments = candidate.nested()
-    speculative = arguments.get("speculative-config")
-    method = speculative.get("method") if isinstance(speculative, Mapping) else arguments.get("spec-method")
-    if speculative or method or arguments.get("spec-model"):
-        return f"{method or 'draft model'}: {SPECULATION}"
-    return MOE if model_is_moe else None
-
-
-def refuse_random(workload: Workload, candidate: Candidate, model_is_moe: bool) -> str | None:
-    """Why the workload's random tokens are refused for this candidate; None if it may be measured."""
-    return refusal(workload, needs_text(candidate, model_is_moe))
-
-
-def refusal(workload: Workload, reason: str | None) -> str | None:
-    """The reason, if the workload sends random tokens (a trace does, too) and is not forced to."""
-    return reason if workload.source in ("random", "trace") and not workload.force_random else None
 
 
 class PromptSupply:
@@ -232,7 +195,7 @@ class PromptSupply:
             if not pending:
                 break
         for draft in pending:
-            draft.shorten()
+            draft.settle()
         return [draft.text() for draft in drafts], [draft.length for draft in drafts]
 
     def _shared_prefixes(self) -> list[str]:
@@ -358,6 +321,8 @@ class _Draft:
         self.target = target
         self.words = 1
         self.length = 0
+        self._counted = (1, 0)
+        self._fits: tuple[int, int] | None = None
         self._stream = corpus.sentences(rng)
         self._pieces = corpus.opening(rng).split(" ")
         self._closing = "\n" + corpus.closing(rng) if target >= _CLOSING_FROM else ""
@@ -370,22 +335,26 @@ class _Draft:
     def adjust(self, tokens_per_word: float) -> bool:
         """Change the number of words after a count; False once the length is near enough."""
         excess = self.length - self.target
+        self._counted = (self.words, self.length)
         if excess > 0:
-            fewer = max(1, self.words - math.ceil(excess / tokens_per_word))
-            changed = fewer != self.words
-            self.words = fewer
-            return changed
+            self.words = max(1, self.words - math.ceil(excess / tokens_per_word))
+            return self.words != self._counted[0]
+        if self._fits is None or self.length > self._fits[1]:
+            self._fits = self._counted
         more = int(-excess / tokens_per_word)
         if -excess <= max(1, self.target // 100) or more == 0:
             return False
         self.words += more
         return True
 
-    def shorten(self) -> None:
-        """Give up exactness for the promise of never being too long: every word is at least one token."""
-        if self.length > self.target:
-            self.words = max(1, self.words - (self.length - self.target))
-            self.length = self.target
+    def settle(self) -> None:
+        """Take the longest that was counted and fits; else give up exactness for never being too long."""
+        if self._fits is not None:
+            self.words, self.length = self._fits
+            return
+        words, length = self._counted
+        # Every word is at least one token.
+        self.words, self.length = max(1, words - (length - self.target)), self.target
 
 
 def _chunk(arrivals: Sequence[Arrival]) -> int:
