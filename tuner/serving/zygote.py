@@ -12,6 +12,10 @@ Why a fork is sound. vLLM itself forks EngineCore and its workers on CUDA (``VLL
 ``fork`` there by default). Its CPU platform forces ``spawn``, because libgomp reads ``OMP_*``, ``GOMP_*`` and
 ``LD_PRELOAD`` when a process starts and never again. So a worker is forked here only where the variables that vLLM
 sets for it are those that this parent itself was started with; anything else is spawned, as vLLM would.
+
+Threads at the fork: the imports leave those of OpenBLAS (one pool each in NumPy, SciPy and OpenCV) and of Arrow's
+jemalloc; both libraries register ``pthread_atfork`` handlers. An OpenMP pool, which would not survive a fork, appears
+with the first parallel region only, and importing runs none.
 """
 
 import atexit
