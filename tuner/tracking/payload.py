@@ -18,6 +18,7 @@ from tuner.model.serve_config import serve_command, serve_config
 from tuner.ports import StudyInfo
 
 __all__ = [
+    "ROW_KEYS",
     "RUN_STATUS",
     "Mask",
     "child_metrics",
@@ -219,6 +220,28 @@ def study_params(info: StudyInfo, hide: Mask) -> dict[str, str]:
         **{f"version/{name}": version for name, version in info.versions.items()},
     }
     return {legal(name): cut(hide.text(str(value)), PARAM_LIMIT) for name, value in found.items() if value}
+
+
+ROW_KEYS = frozenset(
+    {
+        "number",
+        "key",
+        "origin",
+        "state",
+        "feasible",
+        "objective",
+        "low",
+        "high",
+        "metrics",
+        "seconds",
+        "arguments",
+        "environment",
+        "assignment",
+        "reason",
+        "at",
+    }
+)
+"""What a row of the study's table must have to be shown; others were written by another version."""
 
 
 def row(number: int, outcome: Outcome, hide: Mask) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class Sender:
         """Bring the parent run up to date: best figures, description, tables, the winner's YAML."""
         if not self._stale:
             return
-        rows = self.spool.rows()
+        rows = self._rows()
         if rows:
             self._show(rows, max(int(row["at"]) for row in rows))
         self._stale = False
@@ -78,7 +78,7 @@ class Sender:
 
     def _study_ended(self, event: Event) -> None:
         self._summary = {"ended": True, **event["summary"]}
-        rows = self.spool.rows()
+        rows = self._rows()
         if rows:
             self._show(rows, event["at"])
         parent = self._parent(event["at"])
@@ -120,7 +120,7 @@ class Sender:
 
     def _crown(self) -> None:
         """Mark the winner's run, and no other."""
-        winner = self._overview(self.spool.rows()).winner
+        winner = self._overview(self._rows()).winner
         number = "" if winner is None else str(winner["number"])
         trials = {"tune.study_id": self.spool.identity, "tune.role": "trial"}
         for run in self.store.find(self._experiment, {**trials, "winner": "yes"}):
@@ -135,6 +135,9 @@ class Sender:
             self.store.log(run.info.run_id, tags={"winner": "yes", "mlflow.runName": name}, at=0)
 
     # --- the parent's page ---
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [row for row in self.spool.rows() if row.keys() >= payload.ROW_KEYS]
 
     def _overview(self, rows: list[dict[str, Any]]) -> Overview:
         title = f"{payload.experiment_name(self._info)}, workload {self._info.workload.name}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import uuid
 from collections import deque
 from pathlib import Path
@@ -41,6 +42,8 @@ class Spool:
         self._unwritten: deque[tuple[Path, bytes]] = deque(maxlen=_MOST_IN_MEMORY)
         try:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for leftover in directory.glob("send-*"):  # files on their way when a process was killed
+                shutil.rmtree(leftover, ignore_errors=True)
             self.identity = self._load_identity()
             for path in (self._events_path, self._rows_path):
                 _drop_torn_line(path)

@@ -305,10 +305,16 @@ class MlflowTracker:
         except temporary_errors() as error:
             if not is_permanent(error):
                 raise
-            sender.spool.reject(event, _first_line(error))
-            self._notify(f"MLflow refuses an entry ({_first_line(error)}); it is kept in {self._spool_directory}")
+            self._reject(sender, event, error)
+        except (KeyError, TypeError, ValueError) as error:
+            # The spool is a file: what stands in it may be another version's, or damaged.
+            self._reject(sender, event, error)
         else:
             sender.spool.arrived(event)
+
+    def _reject(self, sender: Sender, event: Event, error: Exception) -> None:
+        sender.spool.reject(event, _first_line(error))
+        self._notify(f"an entry cannot be sent ({mask(_first_line(error))}); it is kept in {self._spool_directory}")
 
     def _pause(self, seconds: float) -> bool:
         """Wait after a failure, briefly if the study is ending; True if sending is over."""

@@ -126,3 +126,10 @@ def test_an_unwritable_place_is_said_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot write the tracking spool") as caught:
         Spool(tmp_path / "file" / "spool")
     assert "\n" not in str(caught.value)
+
+
+def test_files_left_on_their_way_are_swept(tmp_path: Path) -> None:
+    (tmp_path / "send-abc").mkdir()
+    (tmp_path / "send-abc" / "server.log").write_text("x")
+    Spool(tmp_path)
+    assert not (tmp_path / "send-abc").exists()
