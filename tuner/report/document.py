@@ -78,7 +78,6 @@ def trial_document(trial: Trial) -> dict[str, Any]:
         "warnings": list(server.warnings) if server is not None else [],
         "forecast": _forecast(server),
         "start": {"mode": server.mode, **server.phases} if server is not None else {},
-        "forecast": _forecast(server),
         "seconds": dict(outcome.seconds),
         "record": to_record(outcome),
     }
