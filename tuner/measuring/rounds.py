@@ -12,7 +12,7 @@ from typing import Any
 from tuner.measuring import bench, checks
 from tuner.measuring.api import Api
 from tuner.measuring.early import BoundedRound, RoundWatch
-from tuner.measuring.prometheus import Snapshot, delta, delta_by_label
+from tuner.measuring.prometheus import Snapshot, delta, delta_by_label, quantile
 from tuner.measuring.sampler import Sampler, look
 from tuner.measuring.telemetry import GpuTelemetry
 from tuner.measuring.warmup import CompileLog, stalled
@@ -21,11 +21,17 @@ from tuner.model.outcome import Blame, Failure
 from tuner.model.workload import Limit, LoadPoint, Workload
 from tuner.ports import MeasurementFailed, Server
 
-__all__ = ["Round", "RoundRunner", "amount_of", "median_steps"]
+__all__ = ["Round", "RoundRunner", "amount_of", "median_steps", "server_latencies"]
 
 _SETTLE_S = 5.0
 """The engine counts a token a little after the client has it."""
 _SPEC = "vllm:spec_decode_num"
+_HISTOGRAMS = {
+    "ttft": "vllm:time_to_first_token_seconds",
+    "tpot": "vllm:request_time_per_output_token_seconds",
+    "itl": "vllm:inter_token_latency_seconds",
+    "e2e": "vllm:e2e_request_latency_seconds",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +41,7 @@ class Round:
     Attributes:
         metrics: grouped names, see :class:`~tuner.model.measurement.Measurement`.
         spoiled: failure that makes this round worthless but not the trial (``prefix-cache-warm``, ``slowdown``, …).
-        bound: the round was ended early: the objective is no better than this.
+        bound: the round was ended early: the objective is no better than this, and latencies are the server's own.
         throughput: output tokens per second, for comparing rounds with one another.
     """
 
@@ -116,7 +122,7 @@ class RoundRunner:
                 watch=watch,
             )
         if watch.reason == "behind":
-            return Round(bound=watch.bound, steps=sampler.steps())
+            return self._ended_early(before, watch.bound, sampler)
         if watch.reason == "hang":
             raise MeasurementFailed(self.server.failure() or stalled(self.stall_s))
         if code != 0:
@@ -142,6 +148,12 @@ class RoundRunner:
             throughput=result.output_throughput,
             artifacts=(result_path.name,),
         )
+
+    def _ended_early(self, before: Snapshot, bound: float | None, sampler: Sampler) -> Round:
+        """What the server's own histograms know of a round that has no result file: limits can still be judged."""
+        after = self._snapshot()
+        metrics = {**server_latencies(before, after), **sampler.metrics(), **_engine_metrics(before, after)}
+        return Round(metrics=metrics, bound=bound, steps=sampler.steps())
 
     def _believe(self, result: bench.BenchResult, load: RoundLoad) -> None:
         failure = bench.check(result, load, exact=self.workload.ignore_eos or load.self_timed)
@@ -254,6 +266,20 @@ def _client_metrics(result: bench.BenchResult) -> dict[str, float]:
     }
     if result.goodput is not None:
         out["throughput/goodput"] = result.goodput
+    return out
+
+
+def server_latencies(before: Snapshot, after: Snapshot) -> dict[str, float]:
+    """Latencies (ms) as the server saw them, as finely as its histograms tell; of finished requests only."""
+    out: dict[str, float] = {}
+    for name, series in _HISTOGRAMS.items():
+        count, total = (delta(before, after, f"{series}_{part}") for part in ("count", "sum"))
+        if count and total is not None:
+            out[f"latency/{name}_mean"] = 1000 * total / count
+        for label, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
+            value = quantile(before, after, series, share)
+            if value is not None:
+                out[f"latency/{name}_{label}"] = 1000 * value
     return out
 
 

@@ -54,6 +54,7 @@ class Session:
     _began: float = field(default=0.0, init=False)
     _spoiled: list[str] = field(default_factory=list, init=False)
     _tries: int = field(default=0, init=False)
+    _cut: Round = field(default_factory=Round, init=False)
 
     def measure(self) -> Measurement:
         """Warm up and measure all points.
@@ -104,6 +105,7 @@ class Session:
             while len(self._rounds[point.name]) < number:
                 done = self._round(point, number)
                 if done.bound is not None:
+                    self._cut = done
                     return done.bound
                 if done.spoiled is not None and not self._pardon(point, done.spoiled):
                     continue
@@ -271,12 +273,12 @@ class Session:
         everything = [item for done in self._rounds.values() for item in done]
         metric = self.settings.objective.metric
         return Measurement(
-            metrics=_joined(points),
+            metrics=_joined(points) or self._cut.metrics,
             objective=self._estimate(metric) if self._measured(metric) else None,
             points=tuple(points),
             bound=bound,
             complete=complete and bound is None,
-            steps=median_steps(everything),
+            steps=median_steps([*everything, self._cut]),
             notes=tuple(self._notes),
             seconds={"warmup": self._warm_s, "measure": time.monotonic() - self._began if self._began else 0.0},
             artifacts=tuple(name for item in everything for name in item.artifacts),

@@ -219,9 +219,11 @@ def test_latency_objective_is_bounded_from_below() -> None:
 
 
 def test_early_stop_within_a_round() -> None:
-    runner = Runner(Round(bound=222.0))
+    runner = Runner(Round(bound=222.0, metrics={"latency/ttft_p99": 7.0}, steps=((4.0, 0.5),)))
     result = measure(runner=runner, reference=Reference(value=400, samples=(400, 402, 398)))
-    assert (result.bound, result.complete, result.objective, result.metrics) == (222.0, False, None, {})
+    assert (result.bound, result.complete, result.objective) == (222.0, False, None)
+    assert result.metrics == {"latency/ttft_p99": 7.0}
+    assert result.steps == ((4.0, 0.5),)
     assert result.notes[-1] == "stopped within the first round: no better than 222"
     assert runner.calls[0]["race"]["reference"] == (400, 402, 398)
 
