@@ -34,7 +34,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 SERVER_MODULE = "vllm.entrypoints.openai.api_server"
 SERVER_INFO_MODULE = "vllm.entrypoints.serve.dev.server_info.api_router"
@@ -175,7 +175,8 @@ def on_cpu() -> bool:
 class Parent:
     """The long-lived process: forks on command, reports who ended."""
 
-    def __init__(self, modules: Sequence[str]) -> None:
+    def __init__(self, modules: Sequence[str], answers: TextIO) -> None:
+        self.answers = answers
         self.children: dict[int, str] = {}
         self.missing: list[str] = []
         for name in modules:
@@ -195,8 +196,8 @@ class Parent:
 
     def say(self, **message: object) -> None:
         """One answer, one line."""
-        sys.stdout.write(json.dumps(message) + "\n")
-        sys.stdout.flush()
+        self.answers.write(json.dumps(message) + "\n")
+        self.answers.flush()
 
     def serve(self) -> None:
         """Fork on command until the input ends."""
@@ -233,6 +234,7 @@ class Parent:
 
     def fork(self, request: Mapping[str, Any], *close: int) -> None:
         """Fork one process; in it, everything of this parent is left behind."""
+        sys.stdout.flush()
         pid = os.fork()
         if pid == 0:
             status = 1
@@ -268,9 +270,9 @@ class Parent:
         os.dup2(log, 2)
         os.close(null)
         os.close(log)
-        # The parent's answers go to the tuner; what vLLM prints belongs in the log.
-        os.close(sys.stdout.fileno())
-        sys.stdout = os.fdopen(1, "w", encoding="utf-8", errors="replace", buffering=1, closefd=False)
+        # vLLM's log handlers hold the sys.stdout of the import: it writes to descriptor 1, which is the log now.
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        os.dup2(1, self.answers.fileno())
         os.environ.clear()
         os.environ.update(request["environment"])
         if request.get("directory"):
@@ -336,10 +338,9 @@ def main() -> None:
         run_cli(rest)
     else:
         # Answers go out on a descriptor of their own; whatever vLLM prints while it is imported goes to the log.
-        answers = os.dup(1)
+        answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
         os.dup2(2, 1)
-        sys.stdout = os.fdopen(answers, "w", encoding="utf-8")
-        Parent(rest).serve()
+        Parent(rest, answers).serve()
 
 
 if __name__ == "__main__":
