@@ -148,8 +148,9 @@ def _result(
         result["request_goodput"] = sum(kept) / duration
     for name, values in series.items():
         ordered = sorted(values) or [0.0]
-        result |= {f"mean_{name}_ms": 1000 * statistics.fmean(ordered), f"median_{name}_ms": 1000 * statistics.median(ordered),
-                   f"std_{name}_ms": 1000 * statistics.pstdev(ordered)}  # fmt: skip
+        result[f"mean_{name}_ms"] = 1000 * statistics.fmean(ordered)
+        result[f"median_{name}_ms"] = 1000 * statistics.median(ordered)
+        result[f"std_{name}_ms"] = 1000 * statistics.pstdev(ordered)
         for percent in (50, 90, 99):
             result[f"p{percent}_{name}_ms"] = 1000 * ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
     return result

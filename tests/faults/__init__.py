@@ -1,0 +1,1 @@
+"""The fault campaign: `python -m tests.faults.campaign` (also `make faults`)."""
