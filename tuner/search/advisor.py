@@ -15,6 +15,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from tuner.model.json import Scalar
 from tuner.model.space import Space
@@ -68,7 +69,9 @@ class Advisor:
         self._objective = objective
         self._startup = startup
         self._budget = budget
-        self._encoder = Encoder(space, encoded, conditions, planner, objective, workload)
+        self._encoder = Encoder(
+            space, encoded, conditions=conditions, planner=planner, objective=objective, workload=workload
+        )
         self._source = CandidateSource(encoded, conditions)
         self._suspects = Suspects.of(encoded)
         numeric = frozenset(parameter.name for parameter in space.parameters if parameter.numerics)
@@ -82,7 +85,8 @@ class Advisor:
 
     def internal(self, assignment: Mapping[str, Scalar]) -> dict[str, Scalar]:
         """An assignment as Optuna's samplers would spell it."""
-        return {name: item.encode(assignment[name]) for name, item in self._encoded.items() if name in assignment}
+        spelled = {name: item.encode(assignment[name]) for name, item in self._encoded.items() if name in assignment}
+        return {name: value for name, value in spelled.items() if value is not None}
 
     def propose(
         self,
@@ -93,6 +97,17 @@ class Advisor:
         seed: int,
     ) -> Assignment | None:
         """The candidate that promises most; None if nothing new and feasible was found."""
+        # One thread: on matrices this small more only cost, and equal histories must give equal suggestions.
+        with threadpool_limits(limits=1):
+            return self._propose(history, avoided, pending, seed)
+
+    def _propose(
+        self,
+        history: Sequence[Observation],
+        avoided: AbstractSet[str],
+        pending: Sequence[Mapping[str, Scalar]],
+        seed: int,
+    ) -> Assignment | None:
         rng = np.random.default_rng(seed)
         training = self._training(history)
         surrogate = train(self._encoder, training, self._suspects, self._accuracy_suspects, pending)
@@ -155,6 +170,7 @@ class Advisor:
             return []
         rows = self._encoder.rows(pool)
         score, gain = surrogate.acquisition(rows)
+        score = np.round(score, 6)  # ties are settled by order, not by the last bit
         order = np.argsort(-score, kind="stable")
         return [_Ranked(pool[int(index)], float(score[index]), float(gain[index])) for index in order]
 

@@ -124,14 +124,15 @@ class Encoding:
     @cached_property
     def default(self) -> Scalar:
         """What runs where nothing is asked for: the stated default, the label that leaves the flag away, else None."""
-        if self.parameter.default is not None:
-            return self.parameter.default
-        domain = self.parameter.domain
-        if isinstance(domain, Choice):
+        stated, domain = self.parameter.default, self.parameter.domain
+        if not isinstance(domain, Choice):
+            return stated if _number(stated) is not None else None
+        if stated is not None:
+            # Stated as a label, or as the value behind one.
             for label, value in domain.values.items():
-                if value is UNSET:
+                if label == stated or (type(value) is type(stated) and value == stated):
                     return label
-        return None
+        return next((label for label, value in domain.values.items() if value is UNSET), None)
 
 
 def encodings(space: Space) -> dict[str, Encoding]:
@@ -181,14 +182,14 @@ def _range_distribution(domain: Range) -> BaseDistribution:
         return IntDistribution(low, max(high, low), log=domain.log, step=1 if domain.log else step)
     if domain.log or not domain.step:
         return FloatDistribution(domain.low, domain.high, log=domain.log)
-    high = domain.low + math.floor((domain.high - domain.low) / domain.step + 1e-9) * domain.step
-    return FloatDistribution(domain.low, max(high, domain.low), step=domain.step)
+    top = domain.low + math.floor((domain.high - domain.low) / domain.step + 1e-9) * domain.step
+    return FloatDistribution(domain.low, max(round(top, 12), domain.low), step=domain.step)
 
 
 def _listed(domain: Range) -> tuple[Scalar, ...]:
     """The values of a range that has few of them; empty for scales."""
-    if domain.log and domain.integer and getattr(domain, "base", None) == 2:
-        return tuple(_doublings(domain.low, domain.high))
+    if domain.integer and domain.base is not None and domain.base >= 2:
+        return tuple(_powers(domain.low, domain.high, domain.base))
     step = domain.step or (1 if domain.integer else None)
     if step is None or (domain.log and domain.step is None):
         return ()
@@ -202,11 +203,12 @@ def _listed(domain: Range) -> tuple[Scalar, ...]:
     )
 
 
-def _doublings(low: float, high: float) -> Sequence[int]:
+def _powers(low: float, high: float, base: int) -> Sequence[int]:
+    """``low`` times the powers of ``base``, up to ``high``."""
     value, out = max(math.ceil(low), 1), []
     while value <= high:
         out.append(value)
-        value *= 2
+        value *= base
     return out
 
 

@@ -51,6 +51,7 @@ class Encoder:
         self,
         space: Space,
         encoded: Mapping[str, Encoding],
+        *,
         conditions: Conditions,
         planner: Planner,
         objective: Objective,

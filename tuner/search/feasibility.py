@@ -178,7 +178,9 @@ def _shared(suspects: Suspects, x: Array, failed: Flags, messages: Sequence[str]
     labels = suspects.prior == _LABEL
     single, pairs, pair = prior, np.empty((0, 2), dtype=np.int64), np.empty(0)
     for _ in range(2):
-        single, pairs, pair = _blame(present, failed, prior, cleared, bad, factor)
+        single, pairs, pair = _blame(
+            present=present, failed=failed, prior=prior, cleared=cleared, bad=bad, factor=factor
+        )
         tried = labels & (present.sum(axis=0) > 0)
         # Where every second label turns out dead, the untried ones are less to be trusted too.
         rate = (single[tried].sum() + 1.3) / (tried.sum() + 10.0) if tried.any() else _LABEL
@@ -189,7 +191,7 @@ def _shared(suspects: Suspects, x: Array, failed: Flags, messages: Sequence[str]
 
 
 def _blame(
-    present: Flags, failed: Flags, prior: Array, cleared: NDArray[np.int64], bad: Flags, factor: Array
+    *, present: Flags, failed: Flags, prior: Array, cleared: NDArray[np.int64], bad: Flags, factor: Array
 ) -> tuple[Array, NDArray[np.int64], Array]:
     pairs = _pairs(bad)
     good = present[~failed]

@@ -103,16 +103,17 @@ class Process:
         bounds = [(value - 5, value + 4) for value in centre]
         solved = minimize(objective, centre, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 30})
         u = solved.x
-        weights, pairs, rest, noise = np.exp(u[:dimensions]), *np.exp(u[dimensions:])
-        covariance = _covariance(np.tensordot(weights, stack, axes=1), weights.sum(), pairs, rest)
+        weights = np.exp(u[:dimensions])
+        pairs, rest, noise = (float(value) for value in np.exp(u[dimensions:]))
+        covariance = _covariance(_weighted(weights, stack), float(weights.sum()), pairs, rest)
         covariance[np.diag_indices_from(covariance)] += noise * (1 + extra) + _JITTER
         chol = cho_factor(covariance, lower=True)
         return cls(
             x=x,
             labels=labels,
             weights=weights,
-            pairs=float(pairs),
-            rest=float(rest),
+            pairs=pairs,
+            rest=rest,
             noise=float(np.sqrt(noise)) * scale,
             mean=mean,
             scale=scale,
@@ -138,7 +139,7 @@ class Process:
         """The same process, having seen ``y`` at ``x`` too; hyperparameters stay."""
         rows, target = np.vstack([self.x, x]), np.append(self.target, (y - self.mean) / self.scale)
         extra = np.append(self.extra, np.zeros(len(x)))
-        shared = np.tensordot(self.weights, similarities(rows, rows, self.labels), axes=1)
+        shared = _weighted(self.weights, similarities(rows, rows, self.labels))
         covariance = _covariance(shared, self.weights.sum(), self.pairs, self.rest)
         covariance[np.diag_indices_from(covariance)] += (self.noise / self.scale) ** 2 * (1 + extra) + _JITTER
         chol = cho_factor(covariance, lower=True)
@@ -153,12 +154,16 @@ class Process:
     def _cross(self, x: Array) -> tuple[Array, Array]:
         """Covariance of ``x`` with what was seen, and the standard deviation at ``x``."""
         total = self.weights.sum()
-        shared = np.tensordot(self.weights, similarities(x, self.x, self.labels), axes=1)
+        shared = _weighted(self.weights, similarities(x, self.x, self.labels))
         cross = _covariance(shared, total, self.pairs, self.rest)
         solved = solve_triangular(self._chol[0], cross.T, lower=True)
         prior = total + self.pairs * total**2 + self.rest
         variance = np.maximum(prior - np.sum(solved**2, axis=0), 1e-10)
         return cross, self.scale * np.sqrt(variance)
+
+
+def _weighted(weights: Array, stack: Array) -> Array:
+    return np.asarray(np.tensordot(weights, stack, axes=1), dtype=np.float64)
 
 
 def _covariance(shared: Array, total: float, pairs: float, rest: float) -> Array:
@@ -168,7 +173,8 @@ def _covariance(shared: Array, total: float, pairs: float, rest: float) -> Array
 def _negative_evidence(u: Array, centre: Array, flat: Array, target: Array, extra: Array) -> tuple[float, Array]:
     """Negative log posterior of the hyperparameters and its gradient."""
     dimensions, count = len(flat), len(target)
-    weights, pairs, rest, noise = np.exp(u[:dimensions]), *np.exp(u[dimensions:])
+    weights = np.exp(u[:dimensions])
+    pairs, rest, noise = (float(value) for value in np.exp(u[dimensions:]))
     shared = (weights @ flat).reshape(count, count)
     total = weights.sum()
     far = rest * np.exp(-_DECAY * (total - shared))

@@ -106,8 +106,9 @@ def varies_knobs(space: Space) -> bool:
         names = {_spelling(parameter.name), _spelling(parameter.target)}
         if isinstance(parameter.domain, Choice):
             for value in parameter.domain.values.values():
-                if isinstance(value, Mapping) and isinstance(value.get("arguments"), Mapping):
-                    names |= {_spelling(str(name)) for name in value["arguments"]}
+                arguments = value.get("arguments") if isinstance(value, Mapping) else None
+                if isinstance(arguments, Mapping):
+                    names |= {_spelling(str(name)) for name in arguments}
         if names & known:
             return True
     return False
@@ -156,9 +157,7 @@ def read_knobs(candidate: Candidate, defaults: Defaults) -> list[float]:
 
 
 def _flat(candidate: Candidate) -> dict[str, object]:
-    flat: dict[str, object] = {}
-    for name, value in candidate.assignment.items():
-        flat[_spelling(name)] = value
+    flat: dict[str, object] = {_spelling(name): value for name, value in candidate.assignment.items()}
 
     def walk(prefix: str, value: object) -> None:
         if isinstance(value, Mapping) and len(prefix) < 200:

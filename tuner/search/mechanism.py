@@ -110,7 +110,7 @@ class StepModel:
         seqs = knobs[:, _COLUMN["seqs"]] * dp
         load = self._load * np.exp(t["load"])
         power = 4.0  # a soft minimum: limits that are close to each other all bite a little
-        return np.maximum((seqs**-power + load**-power + capacity**-power) ** (-1 / power), 1.0)
+        return np.asarray(np.maximum((seqs**-power + load**-power + capacity**-power) ** (-1 / power), 1.0))
 
     def predict(self, knobs: Array, theta: Array | None = None) -> Array:
         """Log objective up to an offset, more is better."""
@@ -139,7 +139,7 @@ class StepModel:
         alpha = 1 / (1 + np.exp(-(t["acceptance"] - 0.2)))
         accepted = (1 - alpha ** (1 + drafts)) / (1 - alpha)
         if self._per_step:
-            return -np.log(step / accepted)
+            return np.asarray(-np.log(step / accepted))
         prompts = self._input * np.exp(t["prefill"]) * compute / tp * local
         chunks = local * self._input / column["batched_tokens"] * (weights / tp + self._host) * np.exp(t["chunk"])
         seconds = self._output * step / accepted + prompts + chunks
@@ -192,7 +192,7 @@ class StepModel:
         room = np.where(knobs[:, _COLUMN["kv_bytes"]] > 0, knobs[:, _COLUMN["kv_bytes"]] * world, free)
         per_sequence = (self._input + self._output) * self._kv_per_token * knobs[:, _COLUMN["kv_bits"]] / 16
         # A model that does not fit on paper may run all the same (another model is measured): never below 1.
-        return np.maximum(np.maximum(room, 0.02 * self._memory) / per_sequence, 1.0)
+        return np.asarray(np.maximum(np.maximum(room, 0.02 * self._memory) / per_sequence, 1.0))
 
     def _named(self, theta: Array | None) -> dict[str, float]:
         if theta is None:

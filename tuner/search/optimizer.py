@@ -285,7 +285,8 @@ class OptunaOptimizer:
             facts["objective"] = told.value
         if told.complete:
             facts["value"] = told.value
-            for name in self._names:
+            # By name: a database gives attributes back in its own order, and GPSampler goes by position.
+            for name in sorted(self._names):
                 trial.set_constraint(name, told.constraints[name])
         trial.set_user_attr(RECORD, shrunk(record, _RECORD_LIMIT))
         # Written last: a process killed after this has lost nothing, see _close_leftover.

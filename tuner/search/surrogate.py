@@ -31,7 +31,12 @@ _BELIEVED, _REFUTED_AFTER = 0.5, 20
 """Least weight of the mechanism at the start, and the trials after which a tenth of it is left."""
 _LABEL_EFFECT, _RANGE_EFFECT, _MISFIT = 0.12, 0.05, 0.05
 """What a label, a range, and the crude form itself may add to the log value without moving the mechanism's figures."""
-_AMBITION = float(__import__("os").environ.get("AMB","0.2"))
+_YOUNG = 10
+"""Launches after which a failure costs more than it teaches."""
+_EARLY_CAUTION, _LATE_CAUTION = 1.5, 3.0
+"""Exponent on the chance of starting."""
+_EARLY_CHANCE, _LATE_CHANCE = 0.4, 0.75
+"""Candidates less likely to start than this are taken only if there is no other."""
 _FLOOR = 1.2
 """Values further below the best (in log units) are pulled in: how bad a bad one is does not matter."""
 
@@ -90,6 +95,7 @@ class Surrogate:
     limits: tuple[tuple[Process, Array], ...]
     incumbent: float | None
     caution: float
+    least_chance: float
     filling: Rows | None = None
     """What was tried, while the start is still filling the space (no mechanism, few trials)."""
 
@@ -117,6 +123,7 @@ class Surrogate:
                 chance + 1e-9
             ), improvement * chance
         score = np.log(improvement + 1e-12) + self.caution * np.log(chance + 1e-9) + np.log(kept + 1e-9)
+        score -= 10 * np.maximum(self.least_chance - chance, 0)
         return score, improvement * chance * kept
 
     def predict(self, rows: Rows) -> tuple[Array, Array]:
@@ -181,7 +188,8 @@ def train(
         started = Rows(all_rows.x[index], all_rows.knobs[index])
         views = _views(encoder, started, training)
         if pending:
-            views = tuple((weight, _with_pending(encoder, view, started, training, pending)) for weight, view in views)
+            views = tuple((weight, _with_pending(encoder, view, pending)) for weight, view in views)
+    young = len(training.items) < _YOUNG
     surrogate = Surrogate(
         encoder=encoder,
         views=views,
@@ -189,27 +197,17 @@ def train(
         accuracy=_accuracy(accuracy_suspects, started, training),
         limits=_limits(encoder, started, training),
         incumbent=None,
-        caution=_caution(training),
+        caution=_EARLY_CAUTION if young else _LATE_CAUTION,
+        least_chance=_EARLY_CHANCE if young else _LATE_CHANCE,
         filling=all_rows if not encoder.knows_mechanism and len(training.items) < training.startup else None,
     )
     if started is not None and training.feasible.any():
         mean, _ = surrogate.predict(started)
-        incumbent = float(np.max(mean[training.feasible])) + _ambition(training)
+        incumbent = float(np.max(mean[training.feasible]))
     elif started is not None:
         # Nothing keeps the limits yet: any value is an improvement, keeping them is what counts.
         incumbent = float(np.min(training.y)) - 1.0
     return Surrogate(**{**surrogate.__dict__, "incumbent": incumbent})
-
-
-def _caution(training: Training) -> float:
-    """Exponent on the chance of starting: while the budget is young a failure teaches, later it only costs."""
-    return 1.5 if len(training.items) < 10 else 3.0
-
-
-def _ambition(training: Training) -> float:
-    """Log gain that a candidate must promise beyond the best: early on, bold changes teach more than small ones."""
-    horizon = 0.5 * (training.budget or 40)
-    return _AMBITION * max(1 - len(training.items) / horizon, 0.0)
 
 
 def _views(encoder: Encoder, rows: Rows, training: Training) -> tuple[tuple[float, _View], ...]:
@@ -232,7 +230,7 @@ def _views(encoder: Encoder, rows: Rows, training: Training) -> tuple[tuple[floa
 def _plain_view(encoder: Encoder, rows: Rows, y: Array, extra: Array) -> _View:
     top = y.max()
     pulled = np.maximum(y, top - _FLOOR) + 0.15 * np.minimum(y - (top - _FLOOR), 0)
-    floor = 0.25 if len(y) < 6 else 0.03
+    floor = 0.5 if len(y) < 10 else 0.03
     process = Process.fit(
         encoder.inputs(rows, None),
         pulled,
@@ -269,9 +267,7 @@ def _mechanistic_view(encoder: Encoder, rows: Rows, y: Array, extra: Array) -> _
     return _View(fit, process, process.evidence + fit.penalty, drawn)
 
 
-def _with_pending(
-    encoder: Encoder, view: _View, rows: Rows, training: Training, pending: Sequence[Mapping[str, Scalar]]
-) -> _View:
+def _with_pending(encoder: Encoder, view: _View, pending: Sequence[Mapping[str, Scalar]]) -> _View:
     """The view as it would be if the running trials came out as it expects (kriging believer)."""
     waiting = encoder.rows(pending)
     x = encoder.inputs(waiting, _theta(view.fit))

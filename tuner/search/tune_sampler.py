@@ -43,12 +43,19 @@ class TuneSampler(BaseSampler):
         self._seed = seed
         self._random = random.Random(seed)  # noqa: S311  (no secret)
 
-    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+    def infer_relative_search_space(
+        self,
+        study: optuna.Study,  # noqa: ARG002  (Optuna's signature, here and below)
+        trial: FrozenTrial,  # noqa: ARG002
+    ) -> dict[str, BaseDistribution]:
         """Every parameter: conditions are the advisor's business."""
         return self._advisor.distributions
 
     def sample_relative(
-        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+        self,
+        study: optuna.Study,  # noqa: ARG002
+        trial: FrozenTrial,  # noqa: ARG002
+        search_space: dict[str, BaseDistribution],  # noqa: ARG002
     ) -> dict[str, Any]:
         """The advisor's next candidate, as internal values."""
         proposal = self._advisor.propose(self._history, self._avoided, self._pending, seed=self._seed)
@@ -57,7 +64,11 @@ class TuneSampler(BaseSampler):
         return self._advisor.internal(proposal)
 
     def sample_independent(
-        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+        self,
+        study: optuna.Study,  # noqa: ARG002
+        trial: FrozenTrial,  # noqa: ARG002
+        param_name: str,
+        param_distribution: BaseDistribution,
     ) -> Any:
         """A random value, for parameters that the space does not know."""
         if isinstance(param_distribution, CategoricalDistribution):

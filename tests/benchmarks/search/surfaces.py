@@ -37,7 +37,8 @@ def moe_batch(seed: int) -> Surface:
     power = float(rng.uniform(0.75, 0.9))
     fp8 = float(rng.uniform(1.3, 1.7))
     eager = float(rng.uniform(0.25, 0.45))
-    backend = {"auto": 1.0, "triton": float(rng.uniform(0.9, 1.08)), "deep_gemm": float(rng.uniform(0.98, 1.12)),
+    backend = {"auto": 1.0,
+               "triton": float(rng.uniform(0.9, 1.08)), "deep_gemm": float(rng.uniform(0.98, 1.12)),
                "flashinfer_cutlass": float(rng.uniform(0.95, 1.15))}  # fmt: skip
     attention = {"auto": 1.0, "FLASH_ATTN": 1.0, "FLASHINFER": float(rng.uniform(0.95, 1.06)), "TRITON_ATTN": 0.9}
     parameters = [
@@ -111,7 +112,9 @@ def dense_chat(seed: int) -> Surface:
         choice("kv_cache_dtype", ["auto", "fp8"]),
         choice("attention_backend", ["auto", "FLASHINFER", "TRITON_ATTN", "FLEX_ATTENTION", "TREE_ATTN"]),
         choice("speculation", ["off", "ngram", "eagle3", "suffix", "draft_model"], target="speculative-config.method"),
-        number("spec_tokens", 1, 10, 3, target="speculative-config.num_speculative_tokens", when="speculation != 'off'"),
+        number(
+            "spec_tokens", 1, 10, 3, target="speculative-config.num_speculative_tokens", when="speculation != 'off'"
+        ),
         number("max_cudagraph_capture_size", 4, 1024, 512, log=True),
         switch("enforce_eager", default=False),
         switch("async_scheduling", default=True),
@@ -140,7 +143,8 @@ def dense_chat(seed: int) -> Surface:
             rate *= 1 + gain * kind * (1 - math.exp(-k / depth * 2)) - 0.018 * k * (1 + batch / 40)
         if s["enforce_eager"] == "true" or tokens > _num(s, "max_cudagraph_capture_size"):
             rate *= 0.62
-        rate *= {"auto": 1.0, "FLASHINFER": 1.03, "TRITON_ATTN": 0.93, "FLEX_ATTENTION": 0.55}[str(s["attention_backend"])]
+        kernels = {"auto": 1.0, "FLASHINFER": 1.03, "TRITON_ATTN": 0.93, "FLEX_ATTENTION": 0.55}
+        rate *= kernels[str(s["attention_backend"])]
         rate *= 0.985 if s["kv_cache_dtype"] == "fp8" else 1.0
         rate *= 1 + 0.012 * math.log2(_num(s, "stream_interval"))
         rate *= {"1": 1.0, "2": 1.015, "4": 0.99, "8": 0.95}[str(s["api_server_count"])]
@@ -210,7 +214,9 @@ def eight_gpus(seed: int) -> Surface:
         choice("tensor_parallel_size", ["1", "2", "4", "8"], ordinal=True, default="8"),
         choice("data_parallel_size", ["1", "2", "4", "8"], ordinal=True),
         switch("enable_expert_parallel", default=False),
-        choice("all2all_backend", ["allgather_reducescatter", "deepep_high_throughput", "deepep_low_latency", "nixl_ep"]),
+        choice(
+            "all2all_backend", ["allgather_reducescatter", "deepep_high_throughput", "deepep_low_latency", "nixl_ep"]
+        ),
         switch("enable_dbo", default=False),
         number("max_num_seqs", 32, 2048, 256, log=True),
         number("max_num_batched_tokens", 2048, 32768, 8192, log=True),
@@ -265,7 +271,9 @@ def contrary(seed: int) -> Surface:
         number("max_num_seqs", 4, 1024, 256, log=True),
         number("max_num_batched_tokens", 256, 16384, 2048, log=True),
         number("max_cudagraph_capture_size", 4, 1024, 256, log=True),
-        choice("cudagraph_mode", ["FULL_AND_PIECEWISE", "PIECEWISE", "NONE"], target="compilation-config.cudagraph_mode"),
+        choice(
+            "cudagraph_mode", ["FULL_AND_PIECEWISE", "PIECEWISE", "NONE"], target="compilation-config.cudagraph_mode"
+        ),
         choice("quantization", ["none", "fp8", "awq"]),
         choice("kv_cache_dtype", ["auto", "fp8"]),
         choice("block_size", ["16", "32", "64", "128"], ordinal=True),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import pytest
-
 from tuner.model.candidate import Candidate, Exclusion
 from tuner.model.expression import Expression
 from tuner.model.hardware import Hardware
@@ -100,13 +98,3 @@ def broken(candidate: Candidate, kind: str = "cuda-oom") -> Outcome:
 
 
 KEPT = {"start": -1.0, "accuracy": -1.0}
-
-
-@pytest.fixture
-def space() -> Space:
-    return small_space()
-
-
-@pytest.fixture
-def planner(space: Space) -> SmallPlanner:
-    return SmallPlanner(space)
