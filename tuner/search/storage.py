@@ -58,8 +58,11 @@ def storage_errors(url: str) -> Iterator[None]:
     except (ArgumentError, NoSuchModuleError) as error:
         raise InputError(f"storage {where}: not an address of a storage ({_first_line(error)}); "
                          "use sqlite:///FILE, journal:///FILE or postgresql://…") from error  # fmt: skip
-    except ModuleNotFoundError as error:
-        raise InputError(f"storage {where}: the driver {error.name} is not installed; pip install it") from error
+    except ImportError as error:
+        # Optuna says of any missing driver that one is missing; which, only the cause knows.
+        name = error.name or getattr(error.__cause__, "name", None) or getattr(error.__context__, "name", None)
+        driver = f"the driver {name}" if name else "the database driver"
+        raise InputError(f"storage {where}: {driver} is not installed; pip install it") from error
     except (OperationalError, DatabaseError, StorageInternalError) as error:
         raise _database_error(where, error) from error
     except sqlite3.Error as error:

@@ -36,6 +36,7 @@ from tuner.serving.watch import Patience, stack_dump, wait_ready
 __all__ = ["VllmLauncher"]
 
 _RETURN_S = 60.0
+_TAKEN_S = 2.0
 # A server that was ready gets time to end its workers; one that was not has nothing worth waiting for.
 _GRACE_S = (15.0, 5.0)
 _COLD = "started cold, which takes longer: {}"
@@ -287,7 +288,8 @@ class VllmLauncher:
             pids = ", ".join(str(item.pid) for item in left)
             raise StudyStopped(f"processes {pids} of a server cannot be killed: restart the machine, then run again")
         self._ledger.ended(launch.marker, "server")
-        deadline = time.monotonic() + _RETURN_S
+        # A server that never was ready may have found the port taken; whoever has it then is not ours to wait for.
+        deadline = time.monotonic() + (_RETURN_S if ready else _TAKEN_S)
         while not is_free(launch.port, self._settings.host):
             if time.monotonic() > deadline:
                 # The next server takes another port; only our own sockets would be a reason to worry.

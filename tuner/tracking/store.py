@@ -73,7 +73,8 @@ class Store:
         from mlflow import MlflowClient  # noqa: PLC0415 - over a second, and only where tracking is used
 
         # MLflow and alembic report their first-time set-up through the live view otherwise.
-        logging.getLogger("mlflow").setLevel(logging.ERROR)
+        # Its errors are raised as well, and said here in one line; its own log would add the traceback of each.
+        logging.getLogger("mlflow").setLevel(logging.CRITICAL)
         logging.getLogger("alembic").setLevel(logging.ERROR)
         try:
             client = MlflowClient(tracking_uri=self._uri)
