@@ -30,6 +30,8 @@ _STEADY = re.compile(
     r"Avg prompt throughput: (?P<prompt>[\d.]+) tokens/s, Avg generation throughput: (?P<generation>[\d.]+) tokens/s, "
     r"Running: (?P<running>\d+) reqs, Waiting: (?P<waiting>\d+) reqs,.{0,80}? KV cache usage: (?P<kv>[\d.]+)%"
 )
+# Repeated every minute while workers are busy, or stuck: no sign of life.
+_HEARTBEAT = re.compile(r"No available shared memory broadcast block found in \d+ seconds")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -42,6 +44,7 @@ class LogFacts:
         warnings: plain sentences, in order, each once.
         seconds: what the log itself says of durations, by phase.
         phase: what the server is doing now.
+        words: messages read so far, without those that come while nothing happens: what silence is told by.
         serving: the engine is up (from here on a kernel compiled is compiled under load).
         compiled_under_load: kernels compiled while requests were served.
         steady: the last periodic statistics lines (tok/s, requests, KV use in percent).
@@ -52,6 +55,7 @@ class LogFacts:
     warnings: dict[str, None] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     phase: str = "imports"
+    words: int = 0
     serving: bool = False
     compiled_under_load: list[str] = field(default_factory=list)
     steady: deque[dict[str, float]] = field(default_factory=lambda: deque(maxlen=32))
@@ -145,6 +149,7 @@ class LogReader:
 
     def _message(self, text: str, stamp: float | None) -> None:
         facts = self.facts
+        facts.words += _HEARTBEAT.search(text) is None
         if found := init_line(text):
             version, settings = found
             facts.version = facts.version or version
@@ -180,6 +185,12 @@ class LogReader:
             if spent and match.lastindex:
                 with contextlib.suppress(ValueError):
                     facts.seconds[spent] = facts.seconds.get(spent, 0.0) + float(match[1])
+        # The CPU worker compiles within its warm-up run and gives no figure of it.
+        if stamp is not None and text.startswith("Warming up model for the compilation"):
+            self._pending["compile"] = stamp
+        elif stamp is not None and text.startswith("Warming up done") and "compile" in self._pending:
+            spent_s = stamp - self._pending.pop("compile") - facts.seconds.get("profile", 0.0)
+            facts.seconds["compile"] = max(facts.seconds.get("compile", 0.0), spent_s)
         # Estimating the graphs' memory captures some of them: part of profiling, known only from the stamps.
         if stamp is not None and "Profiling CUDA graph memory" in text:
             self._pending["profile"] = stamp

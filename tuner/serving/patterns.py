@@ -207,10 +207,6 @@ WARNINGS: tuple[tuple[re.Pattern[str], Sentence], ...] = tuple(
             lambda match: f"{match[1]} is not preloaded: CPU performance may be lower",
         ),
         (
-            r"No available shared memory broadcast block found in (\d+) seconds",
-            lambda match: f"workers did not answer for {match[1]} s",
-        ),
-        (
             r"Your (?:GPU|device) does not have native support for FP8 computation",
             "this GPU has no native FP8 arithmetic: weights are expanded, memory is saved but not compute",
         ),

@@ -103,11 +103,12 @@ def wait_ready(
     """
     begun = last_word = time.monotonic()
     last_phase = ""
-    ticks = 0
+    words = ticks = 0
     while True:
         now = time.monotonic()
-        if reader.poll():
-            last_word = now
+        reader.poll()
+        if reader.facts.words != words:
+            words, last_word = reader.facts.words, now
         phase = reader.facts.phase
         if phase != last_phase:
             progress("start", phase)

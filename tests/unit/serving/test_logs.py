@@ -128,6 +128,22 @@ def test_cpu_server_of_0_32() -> None:
     assert facts.phase == "serve"
 
 
+def test_compiling_on_cpu_is_told_by_its_stamps(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(
+        "(Worker pid=2) INFO 11-29 19:01:22 [cpu_model_runner.py:87] Warming up model for the compilation...\n"
+        "(EngineCore pid=1) INFO 11-29 19:02:24 [shm_broadcast.py:8] No available shared memory broadcast block found "
+        "in 60 seconds. This typically happens when some processes are hanging or doing some time-consuming work\n"
+        "(Worker pid=2) INFO 11-29 19:02:39 [monitor.py:91] [backbone] Initial profiling/warmup run took 3.27 s\n"
+        "(Worker pid=2) INFO 11-29 19:02:41 [cpu_model_runner.py:91] Warming up done.\n"
+    )
+    facts = read_log(path)
+    assert facts.phases()["compile"] == pytest.approx(79 - 3.27)
+    assert facts.phases()["profile"] == 3.27
+    assert facts.words == 3  # the line that comes every minute is no sign of life
+    assert not facts.warnings
+
+
 def test_reads_on_as_the_log_grows(tmp_path: Path) -> None:
     whole = (H200 / "server-512-0.log").read_bytes()
     path = tmp_path / "server.log"
