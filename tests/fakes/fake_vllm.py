@@ -126,7 +126,10 @@ def _register(script: dict[str, object], flags: dict[str, object]) -> int:
         file.seek(0)
         number = sum(1 for _ in file)
         shown = {key: "***" if key == "api-key" else value for key, value in flags.items()}
-        file.write(json.dumps({"pid": os.getpid(), "time": time.time(), "flags": shown}) + "\n")
+        file.write(
+            json.dumps({"pid": os.getpid(), "time": time.time(), "flags": shown, "variables": sorted(os.environ)})
+            + "\n"
+        )
     return number
 
 

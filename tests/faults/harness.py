@@ -97,6 +97,7 @@ class Sandbox:
     tracking: str | None = None
     environment: dict[str, str] = field(default_factory=dict)
     runs: int = 0
+    logs: Path | None = None
 
     @classmethod
     @contextlib.contextmanager
@@ -158,13 +159,16 @@ class Sandbox:
     def tune(self, trials: int, *more: str) -> Tune:
         """Start the study, or go on with it."""
         self.runs += 1
-        log = self.folder / f"tune-{self.runs}.log"
+        log = self._log(self.runs)
         with log.open("wb") as file:
             process = subprocess.Popen(
                 self.argv(trials, *more), cwd=ROOT, env=self.variables(), stdout=file, stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
         return Tune(process, log)
+
+    def _log(self, number: int) -> Path:
+        return (self.logs or self.folder) / f"tune-{number}.log"
 
     # ------------------------------------------------------------ looking
 
@@ -248,7 +252,7 @@ class Sandbox:
         """The exception's line of every traceback that a run of `tune` showed."""
         found = []
         for number in range(1, self.runs + 1):
-            log = self.folder / f"tune-{number}.log"
+            log = self._log(number)
             text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
             for part in text.split("Traceback (most recent call last)")[1:]:
                 lines = [line for line in part.splitlines()[1:] if line and not line.startswith(" ")]

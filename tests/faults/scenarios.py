@@ -302,10 +302,11 @@ def _innocent() -> subprocess.Popen[bytes]:
     return subprocess.Popen(["VLLM::EngineCore", "-c", code], executable=sys.executable)
 
 
-def stop_tuner(scale: Scale) -> Row:
+def stop_tuner(scale: Scale, *, cases: int = 4) -> Row:
     """SIGTERM and Ctrl-C: everything is closed at once, without a rerun."""
     row = Row("SIGTERM and SIGINT to the tuner")
-    for number, wait_s in ((signal.SIGTERM, 0.1), (signal.SIGINT, 0.1), (signal.SIGTERM, 1.5), (signal.SIGINT, 1.5)):
+    moments = ((signal.SIGTERM, 0.1), (signal.SIGINT, 1.5), (signal.SIGINT, 0.1), (signal.SIGTERM, 1.5))
+    for number, wait_s in moments[:cases]:
         with Sandbox.make() as box:
             tune = box.tune(100)
             box.wait_for_launch(1)
@@ -371,7 +372,7 @@ def port_stolen(scale: Scale) -> Row:
                     thief.bind(("127.0.0.1", launch["flags"]["port"]))
                     thief.listen()
                     hit.append(launch["pid"])
-            box.wait_for_launch(number + 2)
+            box.wait_for_launch(number + 2, timeout_s=120)
         kill(tune.process.pid, signal.SIGTERM)
         _ended(tune, row, codes=(0, 1, 130, 143))
         served = by_server(box)
@@ -398,7 +399,7 @@ def old_server(scale: Scale) -> Row:
                     box.script({"times": {"imports": 0.3}})
                     old.append(_old(launch["flags"]["port"]))
                     hit.append(launch["pid"])
-                box.wait_for_launch(number + 3)
+                box.wait_for_launch(number + 3, timeout_s=120)
             kill(tune.process.pid, signal.SIGTERM)
             _ended(tune, row, codes=(0, 1, 130, 143))
             served = by_server(box)
@@ -479,7 +480,7 @@ def disk_full(scale: Scale) -> Row:
         row.notes.append(f"not run: a tmpfs cannot be mounted here ({done.stderr.strip()[:80]})")
         return row
     try:
-        with Sandbox.make(base=mount) as box:
+        with tempfile.TemporaryDirectory() as logs, Sandbox.make(base=mount, logs=Path(logs)) as box:
             for launch in (1, 3):
                 tune = box.tune(50)
                 box.wait_for_launch(len(box.launches()) + launch)
@@ -498,8 +499,8 @@ def disk_full(scale: Scale) -> Row:
                         tune.process.wait(60)
                 filler.unlink()
                 said = tune.text()
-                # The log lies on the full disk as well, so silence is possible; a traceback is not.
-                row.fault(detected=alone or "space" in said, right=not tune.traceback, note=said[-200:])
+                told = alone and any(word in said for word in ("space", "full"))
+                row.fault(detected=alone, right=told and not tune.traceback, note=f"said: {said[-200:]}")
                 after = box.tune(1)
                 _ended(after, row)
                 lost = [number for number, value in before.items() if measured(box).get(number) != value]

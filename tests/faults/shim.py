@@ -15,10 +15,10 @@ from pathlib import Path
 
 def _shorten(scale: float) -> None:
     """Time limits in the two places where they are set."""
-    from tuner.measuring.generator import BenchLoadGenerator
-    from tuner.serving import launcher
-    from tuner.serving.server import LocalServer
-    from tuner.serving.watch import Patience
+    from tuner.measuring.generator import BenchLoadGenerator  # noqa: PLC0415 - after the shims, and only where one is asked for
+    from tuner.serving import launcher  # noqa: PLC0415 - after the shims, and only where one is asked for
+    from tuner.serving.server import LocalServer  # noqa: PLC0415 - after the shims, and only where one is asked for
+    from tuner.serving.watch import Patience  # noqa: PLC0415 - after the shims, and only where one is asked for
 
     def impatient(*, weight_bytes: float = 0.0, **_: float) -> Patience:
         return Patience(weight_bytes=weight_bytes, scale=scale)
@@ -47,16 +47,7 @@ def main() -> None:
         _shorten(float(scale))
     if clock := os.environ.get("FAULT_CLOCK"):
         _jump(Path(clock))
-    from tuner.spaces import VllmFlags
-
-    if not hasattr(VllmFlags, "from_command"):
-        VllmFlags.from_command = classmethod(lambda c, a: c.known())
-    from tuner import spaces
-
-    for n in ("detect",):
-        if not hasattr(spaces, n):
-            setattr(spaces, n, lambda: None)
-    from tuner.cli import main as tune
+    from tuner.cli import main as tune  # noqa: PLC0415 - after the shims, and only where one is asked for
 
     tune()
 

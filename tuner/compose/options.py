@@ -16,6 +16,7 @@ import yaml
 
 from tuner.errors import InputError
 from tuner.model.json import Json
+from tuner.model.secrets import looks_secret, mask
 from tuner.model.targets import parse_duration, parse_limit, parse_objective
 from tuner.model.workload import Limit, Objective
 
@@ -160,6 +161,8 @@ class Options:
                 raise InputError(f"--arg {text!r}: write NAME=VALUE with a vLLM flag, such as load-format=dummy")
             if name in _RESERVED_FLAGS:
                 raise InputError(f"--arg {name}: is set by tune itself" + ("; use --model" if name == "model" else ""))
+            if looks_secret(name):
+                raise InputError(f"--arg {name}: would stand in process lists; set it as a variable, such as HF_TOKEN")
             try:
                 parsed: Json = yaml.safe_load(value) if equals else True
             except yaml.YAMLError:
@@ -169,6 +172,16 @@ class Options:
 
     @property
     def extra_environment(self) -> dict[str, str]:
+        """``--env`` values that may be shown and kept: they belong to every candidate."""
+        return {name: value for name, value in self._environment.items() if not _is_secret(name, value)}
+
+    @property
+    def secret_environment(self) -> dict[str, str]:
+        """``--env`` values that look like a secret: the servers get them, nothing else does."""
+        return {name: value for name, value in self._environment.items() if _is_secret(name, value)}
+
+    @property
+    def _environment(self) -> dict[str, str]:
         out: dict[str, str] = {}
         for text in self.environment:
             name, equals, value = text.partition("=")
@@ -191,6 +204,10 @@ class Options:
         if self.replay is not None or self.trial_command is not None:
             parts.append("replay" if self.replay is not None else "external")
         return re.sub(r"[^A-Za-z0-9._@+-]+", "-", "_".join(parts))[:128]
+
+
+def _is_secret(name: str, value: str) -> bool:
+    return looks_secret(name) or mask(value) != value
 
 
 def split_command(option: str, text: str) -> list[str]:

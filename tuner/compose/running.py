@@ -127,7 +127,10 @@ def _runner(options: Options, prepared: Prepared, directory: Path, view: Observe
         from tuner.serving.external import ExternalRunner  # noqa: PLC0415
 
         return ExternalRunner(
-            split_command("--trial-command", options.trial_command), objective=objective, limits=limits
+            split_command("--trial-command", options.trial_command),
+            objective=objective,
+            limits=limits,
+            environment=options.secret_environment,
         )
     if options.replay is not None:
         from tuner.serving.replay import ReplayRunner  # noqa: PLC0415
@@ -144,6 +147,7 @@ def _runner(options: Options, prepared: Prepared, directory: Path, view: Observe
         study_dir=directory,
         vllm_command=command,
         warm=options.warm,
+        environment=options.secret_environment,  # the other variables are part of every candidate
         weight_bytes=plan.model.weight_bytes,
         platform=plan.hardware.platform,
         gpus=prepared.devices,
