@@ -28,6 +28,7 @@ class Surface:
             noiseless throughput, or a message that says why the server does not start.
         noise: relative standard deviation of a measurement.
         excluded: whether the planner refuses an assignment for nothing (replayed tables: what was not recorded).
+        known_best: the optimum where it need not be searched.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Surface:
     evaluate: Callable[[Mapping[str, Scalar]], float | str]
     noise: float
     excluded: Callable[[Mapping[str, Scalar]], bool] | None = None
+    known_best: float | None = None
 
 
 class BenchPlanner:

@@ -120,6 +120,8 @@ def _values(domain: object) -> list[Scalar]:
 
 def optimum(surface: Surface, *, effort: int = 24) -> float:
     """The best noiseless value, by restarted coordinate search on fine grids."""
+    if surface.known_best is not None:
+        return surface.known_best
     planner = BenchPlanner(surface)
     rng = np.random.default_rng(5)
     parameters = surface.space.parameters

@@ -1,0 +1,137 @@
+"""How good is the search? Rerun with ``python -m tests.benchmarks.search_benchmark`` (about an hour on two cores).
+
+Writes ``docs/benchmarks/search.json`` (every run), ``search.md`` (the table) and ``search.png`` (the curves). Shares
+are those of the noiseless value of the configuration that measured best, of the surface's optimum.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+# One thread a process: the matrices are small, and the processes share the cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import numpy as np
+
+from tests.benchmarks.search.harness import Run, optimum, run_search
+from tests.benchmarks.search.replay import h200_table
+from tests.benchmarks.search.surfaces import SURFACES
+
+METHODS = ("tune", "random", "tpe", "gp", "one-factor")
+_TABLE = "h200-table"
+_MARKS = (10, 20, 40)
+
+
+def _job(job: tuple[str, str, int, int, str]) -> dict[str, object]:
+    name, method, seed, trials, table = job
+    warnings.simplefilter("ignore")
+    surface = h200_table(Path(table)) if name == _TABLE else SURFACES[name](seed)
+    run: Run = run_search(surface, method, seed=seed, trials=trials)
+    best = optimum(surface)
+    return {
+        "surface": name,
+        "method": method,
+        "seed": seed,
+        "share": [round(value / best, 4) for value in run.best],
+        "failed": [int(failed) for failed in run.failed],
+        "seconds_per_suggestion": round(run.seconds / trials, 4),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run, write, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--gp-seeds", type=int, default=None, help="fewer seeds for GP, which takes most of the time")
+    parser.add_argument("--trials", type=int, default=40)
+    parser.add_argument("--surfaces", default=",".join(SURFACES))
+    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--table", default="", help="trials.jsonl of recorded H200 trials, to replay too")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
+    chosen = parser.parse_args(arguments)
+    names = [*chosen.surfaces.split(","), *([_TABLE] if chosen.table else [])]
+    jobs = []
+    for name in names:
+        for method in chosen.methods.split(","):
+            seeds = chosen.gp_seeds or chosen.seeds if method == "gp" else chosen.seeds
+            jobs += [
+                (name, method, seed, 10 if name == _TABLE else chosen.trials, chosen.table) for seed in range(seeds)
+            ]
+    with ProcessPoolExecutor(chosen.workers) as pool:
+        runs = list(pool.map(_job, jobs))
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    (chosen.out / "search.json").write_text(json.dumps({"trials": chosen.trials, "runs": runs}), encoding="utf-8")
+    table = _markdown(runs)
+    (chosen.out / "search.md").write_text(table, encoding="utf-8")
+    _plot(runs, chosen.out / "search.png")
+    sys.stdout.write(table)
+    return 0
+
+
+def _groups(runs: Sequence[dict[str, object]]) -> dict[tuple[str, str], list[dict[str, object]]]:
+    groups: dict[tuple[str, str], list[dict[str, object]]] = {}
+    for run in runs:
+        groups.setdefault((str(run["surface"]), str(run["method"])), []).append(run)
+    return groups
+
+
+def _markdown(runs: Sequence[dict[str, object]]) -> str:
+    lines = [
+        "# Search benchmark",
+        "",
+        "Share of the optimum (%), median over seeds; worst seed at the end; launches that cannot start.",
+        "Surfaces: `tests/benchmarks/search/surfaces.py`. No rule of a space helps here: what is dead must be launched.",
+        "",
+        "| surface | method | seeds | after 10 | after 20 | after 40 | worst seed | dead ≤10 | dead >10 | s/ask |",
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for (surface, method), group in _groups(runs).items():
+        share = np.array([run["share"] for run in group], dtype=float) * 100
+        failed = np.array([run["failed"] for run in group], dtype=float) * 100
+        marks = [f"{np.median(share[:, mark - 1]):.1f}" if mark <= share.shape[1] else "" for mark in _MARKS]
+        late = f"{failed[:, 10:].mean():.0f}" if failed.shape[1] > 10 else ""
+        seconds = np.mean([float(str(run["seconds_per_suggestion"])) for run in group])
+        lines.append(
+            f"| {surface} | {method} | {len(group)} | {' | '.join(marks)} | {share[:, -1].min():.1f} "
+            f"| {failed[:, :10].mean():.0f} | {late} | {seconds:.2f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _plot(runs: Sequence[dict[str, object]], path: Path) -> None:
+    import matplotlib as mpl  # noqa: PLC0415  (only here, and slow)
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    groups = _groups(runs)
+    names = list(dict.fromkeys(surface for surface, _ in groups))
+    columns = 4
+    rows = -(-len(names) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(4 * columns, 3 * rows), squeeze=False)
+    for axis, name in zip(axes.flat, names, strict=False):
+        for (surface, method), group in groups.items():
+            if surface == name:
+                share = np.array([run["share"] for run in group], dtype=float) * 100
+                trials = np.arange(1, share.shape[1] + 1)
+                (line,) = axis.plot(trials, np.median(share, axis=0), label=method)
+                axis.fill_between(trials, *np.quantile(share, [0.1, 0.9], axis=0), color=line.get_color(), alpha=0.1)
+        axis.set(title=name, xlabel="launches", ylabel="% of the optimum")
+    for axis in list(axes.flat)[len(names) :]:
+        axis.set_visible(False)
+    axes.flat[0].legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
