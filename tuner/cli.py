@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -327,6 +328,9 @@ class _Interrupts:
         raise KeyboardInterrupt
 
 
+_FULL_OR_FORBIDDEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO, errno.EMFILE})
+
+
 def main() -> None:
     """Entry point: one line and an exit code for what a person can mend, 130 after an interrupt."""
     # What a study writes is its owner's: logs and stores can hold prompts.
@@ -346,6 +350,13 @@ def main() -> None:
         sys.exit(130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:
+        if error.errno not in _FULL_OR_FORBIDDEN:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        reason = (error.strerror or str(error)).lower()
+        _fail(f"{where}{reason}; what was measured is kept: mend that, then run the same command")
         sys.exit(1)
     except Exception as error:
         message = _usage_message(error)

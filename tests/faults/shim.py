@@ -15,10 +15,10 @@ from pathlib import Path
 
 def _shorten(scale: float) -> None:
     """Time limits in the two places where they are set."""
-    from tuner.measuring.generator import BenchLoadGenerator  # noqa: PLC0415 - after the shims, and only where one is asked for
-    from tuner.serving import launcher  # noqa: PLC0415 - after the shims, and only where one is asked for
-    from tuner.serving.server import LocalServer  # noqa: PLC0415 - after the shims, and only where one is asked for
-    from tuner.serving.watch import Patience  # noqa: PLC0415 - after the shims, and only where one is asked for
+    from tuner.measuring.generator import BenchLoadGenerator  # noqa: PLC0415 - late
+    from tuner.serving import launcher  # noqa: PLC0415 - late
+    from tuner.serving.server import LocalServer  # noqa: PLC0415 - late
+    from tuner.serving.watch import Patience  # noqa: PLC0415 - late
 
     def impatient(*, weight_bytes: float = 0.0, **_: float) -> Patience:
         return Patience(weight_bytes=weight_bytes, scale=scale)
@@ -47,7 +47,7 @@ def main() -> None:
         _shorten(float(scale))
     if clock := os.environ.get("FAULT_CLOCK"):
         _jump(Path(clock))
-    from tuner.cli import main as tune  # noqa: PLC0415 - after the shims, and only where one is asked for
+    from tuner.cli import main as tune  # noqa: PLC0415 - late
 
     tune()
 

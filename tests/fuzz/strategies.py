@@ -52,7 +52,12 @@ def damaged(samples: Sequence[str]) -> st.SearchStrategy[str]:
     pieces = st.sampled_from(_NASTY) | st.text(max_size=12)
     edit = st.tuples(st.sampled_from(["cut", "insert", "replace", "repeat", "truncate"]), shares, shares, pieces)
     edited = st.builds(_apply, st.sampled_from([*samples]), st.lists(edit, min_size=1, max_size=6))
-    return edited | st.text(max_size=200) | st.binary(max_size=200).map(lambda raw: raw.decode("latin-1"))
+    return (
+        edited
+        | st.sampled_from(_NASTY)
+        | st.text(max_size=200)
+        | st.binary(max_size=200).map(lambda raw: raw.decode("latin-1"))
+    )
 
 
 def _dump(value: Any) -> str:

@@ -12,8 +12,9 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fuzz.strategies import damaged, documents, json_values, jsonl
 
+from tests.fuzz.strategies import damaged, documents, json_values, jsonl
+from tuner.compose.options import Options
 from tuner.errors import TunerError
 from tuner.measuring import bench, prometheus, sources
 from tuner.model import records, secrets, targets
@@ -26,6 +27,7 @@ from tuner.serving import protocol, table
 from tuner.serving.failures import classify
 from tuner.serving.ledger import sweep
 from tuner.serving.logs import read_log
+from tuner.spaces.facts import model_facts
 from tuner.spaces.schema import check_document
 from tuner.spaces.yamlfile import SpaceError, parse_yaml
 
@@ -49,14 +51,17 @@ BENCH = [
         "request_throughput": 2.0, "output_throughput": 4.0, "total_token_throughput": 8.0, "request_goodput": None,
         "input_lens": [2, 2], "output_lens": [2, 2], "generated_texts": ["a", "b"], "errors": ["", ""],
         "ttfts": [0.1, 0.1], "itls": [[0.1], [0.1]], "start_times": [0.0, 0.1],
-        **{f"{stat}_{name}_ms": 1.0 for name in ("ttft", "tpot", "itl", "e2el") for stat in ("mean", "p50", "p90", "p99")},
+        **{f"{stat}_{name}_ms": 1.0 for name in ("ttft", "tpot", "itl", "e2el")
+           for stat in ("mean", "p50", "p90", "p99")},
     }
 ]  # fmt: skip
 METRICS = [
-    '# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{engine="0",model_name="m"} 3.0\n'
-    'vllm:generation_tokens_total{engine="0",model_name="m"} 1e3\n'
-    'vllm:time_to_first_token_seconds_bucket{engine="0",le="+Inf",model_name="m"} 2.0\n'
-    'vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="100"} 1.0\n'
+    (
+        '# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{engine="0",model_name="m"} 3.0\n'
+        'vllm:generation_tokens_total{engine="0",model_name="m"} 1e3\n'
+        'vllm:time_to_first_token_seconds_bucket{engine="0",le="+Inf",model_name="m"} 2.0\n'
+        'vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="100"} 1.0\n'
+    )
 ]
 ANSWERS: list[dict[str, Any]] = [
     {"protocol": 1, "status": "ok", "metrics": {"throughput/output": 5.0}, "samples": {"throughput/output": [4.0, 6.0]},
@@ -133,17 +138,23 @@ def test_metrics_text(bounded: Bounded, text: str) -> None:
 
 
 LOGS = [
-    "(APIServer pid=1) INFO 11-29 15:42:10 [api_utils.py:286] non-default args: {'port': 1}\n"
-    "(EngineCore pid=2) INFO 11-29 15:42:33 [core.py:133] Initializing a V1 LLM engine (v0.32.0) with config: x=1\n"
-    "(EngineCore pid=2) INFO 11-29 15:42:33 [kv_cache_utils.py:2327] CPU KV cache size: 46,592 tokens, Maximum "
-    "concurrency for 1,024 tokens per request: 45.50x\n"
-    "(EngineCore pid=2) ERROR 11-29 15:42:33 [core.py:1510] EngineCore failed to start.\n"
-    "(EngineCore pid=2) ERROR 11-29 15:42:33 [core.py:1510] ValueError: To serve at least one request with the model's "
-    "max seq len (131072), (24.00 GiB KV cache is needed, which is larger than the available KV cache memory (3.18 "
-    "GiB). Based on the available memory, the estimated maximum model length is 34736.\n"
-    "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}\n",
-    "ValueError: Free memory on device cuda:0 (31.44/47.38 GiB) on startup is less than desired GPU memory utilization "
-    "(0.9, 42.64 GiB).\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n",
+    (
+        "(APIServer pid=1) INFO 11-29 15:42:10 [api_utils.py:286] non-default args: {'port': 1}\n"
+        "(EngineCore pid=2) INFO 11-29 15:42:33 [core.py:133] Initializing a V1 LLM engine (v0.32.0) with config: x=1\n"
+        "(EngineCore pid=2) INFO 11-29 15:42:33 [kv_cache_utils.py:2327] CPU KV cache size: 46,592 tokens, Maximum "
+        "concurrency for 1,024 tokens per request: 45.50x\n"
+        "(EngineCore pid=2) ERROR 11-29 15:42:33 [core.py:1510] EngineCore failed to start.\n"
+        "(EngineCore pid=2) ERROR 11-29 15:42:33 [core.py:1510] ValueError: To serve at least one "
+        "request with the model's "
+        "max seq len (131072), (24.00 GiB KV cache is needed, which is larger than the available KV cache memory (3.18 "
+        "GiB). Based on the available memory, the estimated maximum model length is 34736.\n"
+        "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}\n"
+    ),
+    (
+        "ValueError: Free memory on device cuda:0 (31.44/47.38 GiB) on startup is less than desired "
+        "GPU memory utilization "
+        "(0.9, 42.64 GiB).\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
+    ),
 ]
 
 
@@ -190,6 +201,29 @@ def test_command_line_values(bounded: Bounded, text: str) -> None:
     for parse in (targets.parse_limit, targets.parse_objective, targets.parse_duration):
         with bounded(), contextlib.suppress(ValueError, TunerError):
             parse(text)
+
+
+@given(text=damaged(["load-format=dummy", "compilation-config={mode: 3, sizes: [1, 2]}", "a.b=true", "X=1"]))
+def test_command_line_arguments(bounded: Bounded, text: str) -> None:
+    options = Options(hardware="cpu", arguments=(text, f"x={text}"), environment=(text,), study=text, budget=text)
+    for read in ("extra_arguments", "extra_environment", "secret_environment", "budget_seconds", "validate"):
+        with bounded(), contextlib.suppress(TunerError):
+            value = getattr(options, read)
+            if callable(value):
+                value()
+
+
+CONFIGS = [
+    {"architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+     "num_key_value_heads": 2, "vocab_size": 100, "max_position_embeddings": 128, "intermediate_size": 128,
+     "torch_dtype": "bfloat16", "quantization_config": {"quant_method": "fp8"}, "num_experts": 8, "head_dim": 16}
+]  # fmt: skip
+
+
+@given(text=documents(CONFIGS, sorted(CONFIGS[0])))
+def test_model_config(bounded: Bounded, text: str) -> None:
+    with _file(text, "config.json") as path, bounded(), contextlib.suppress(TunerError):
+        model_facts(str(path.parent), {})
 
 
 @given(text=damaged(["--api-key abc HF_TOKEN=hf_abcdefghijklmnop123 http://u:p@h/x?token=1 Bearer abcdefghij"]))

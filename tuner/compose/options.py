@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import yaml
-
 from tuner.errors import InputError
 from tuner.model.json import Json
 from tuner.model.secrets import looks_secret, mask
@@ -163,11 +161,7 @@ class Options:
                 raise InputError(f"--arg {name}: is set by tune itself" + ("; use --model" if name == "model" else ""))
             if looks_secret(name):
                 raise InputError(f"--arg {name}: would stand in process lists; set it as a variable, such as HF_TOKEN")
-            try:
-                parsed: Json = yaml.safe_load(value) if equals else True
-            except yaml.YAMLError:
-                raise InputError(f"--arg {text!r}: the value is no YAML") from None
-            out[name] = parsed
+            out[name] = _argument_value(name, value) if equals else True
         return out
 
     @property
@@ -204,6 +198,16 @@ class Options:
         if self.replay is not None or self.trial_command is not None:
             parts.append("replay" if self.replay is not None else "external")
         return re.sub(r"[^A-Za-z0-9._@+-]+", "-", "_".join(parts))[:128]
+
+
+def _argument_value(name: str, text: str) -> Json:
+    """A YAML scalar or flow collection, within the limits that hold for every YAML of the user's: plain JSON only."""
+    from tuner.spaces.yamlfile import SpaceError, parse_yaml, plain  # noqa: PLC0415 - the parser is heavy
+
+    try:
+        return plain(parse_yaml(f"value: {text}".encode(errors="replace"), f"--arg {name}").get("value"))
+    except SpaceError as error:
+        raise InputError(f"--arg {name}: the value is no YAML value that vLLM could take ({error})") from None
 
 
 def _is_secret(name: str, value: str) -> bool:
