@@ -1,7 +1,7 @@
 """`python -m tests.faults.campaign`: hurt studies in every way that is written down, and print what came of it.
 
 The fake vLLM is a real process tree; `tune` is the real command line. Time limits after which silence counts as a hang
-are scaled down (tests/faults/shim.py), everything else is as users have it. `--real` adds a few kills of real vLLM.
+are scaled down (tests/faults/shim.py), everything else is as users have it. The last scenario kills the real vLLM.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rich.table import Table
 
 from tests.faults.scenarios import SCENARIOS, Row, Scale
 
-QUICK = Scale(kills=3, lock_s=4.0, steals=1)
+QUICK = Scale(kills=3, lock_s=4.0, steals=1, real_kills=1)
 
 
 def run(names: list[str], scale: Scale, console: Console) -> list[Row]:
@@ -77,7 +77,7 @@ def main() -> int:
     scale = dataclasses.replace(QUICK if options.quick else Scale(), seed=options.seed)
     if options.kills:
         scale = dataclasses.replace(scale, kills=options.kills)
-    console = Console()
+    console = Console(width=max(Console().width, 120))
     rows = run(options.only, scale, console)
     console.print(table(rows))
     if options.json:

@@ -98,6 +98,8 @@ class Sandbox:
     environment: dict[str, str] = field(default_factory=dict)
     runs: int = 0
     logs: Path | None = None
+    real: Path | None = None
+    """Model folder for the real vLLM of this environment instead of the fake one."""
 
     @classmethod
     @contextlib.contextmanager
@@ -138,7 +140,7 @@ class Sandbox:
             **kept,
             _MARK: self.mark,
             "FAKE_VLLM": str(self.folder / "fake.json"),
-            "PYTHONPATH": f"{ROOT}:{FAKES / 'site'}",
+            "PYTHONPATH": str(ROOT) if self.real else f"{ROOT}:{FAKES / 'site'}",
             "XDG_CACHE_HOME": str(self.folder / "cache"),
             "MLFLOW_DISABLE_TELEMETRY": "true",
             "COLUMNS": "200",
@@ -148,10 +150,15 @@ class Sandbox:
 
     def argv(self, trials: int, *more: str) -> list[str]:
         tracking = ["--tracking-uri", self.tracking] if self.tracking else []
+        # Compiling takes a minute on two cores and adds nothing to what is tested here.
+        server = (
+            ["--model", str(self.real), "--arg", "enforce-eager=true"]
+            if self.real
+            else ["--model", str(self.folder / "model"), "--vllm-command", f"{sys.executable} {FAKES / 'fake_vllm.py'}"]
+        )
         return [
-            sys.executable, "-m", "tests.faults.shim", "--hardware", "cpu", "--model", str(self.folder / "model"),
+            sys.executable, "-m", "tests.faults.shim", "--hardware", "cpu", *server,
             "--workload", str(self.folder / "tiny.yaml"),
-            "--vllm-command", f"{sys.executable} {FAKES / 'fake_vllm.py'}",
             "--directory", str(self.directory), "--study", self.study, "--trials", str(trials), "--no-accuracy",
             "--sampler", "random", *tracking, *more,
         ]  # fmt: skip
@@ -179,6 +186,17 @@ class Sandbox:
         except FileNotFoundError:
             return []
         return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+
+    def wait_for_log(self, pattern: str, known: Mapping[Path, str], timeout_s: float = 300.0) -> tuple[Path, int]:
+        """The next server log that holds the pattern (its first group is a pid) and is not known: log and pid."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            for log in sorted((self.directory / self.study / "trials").glob("*/server.log")):
+                found = re.search(pattern, log.read_text(encoding="utf-8", errors="replace"))
+                if found and log not in known:
+                    return log, int(found[1])
+            time.sleep(0.1)
+        raise TimeoutError(f"no server log with {pattern} within {timeout_s:.0f} s")
 
     def wait_for_launch(self, number: int, timeout_s: float = 60.0) -> dict[str, Any]:
         """The start with this number (from 0)."""

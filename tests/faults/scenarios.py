@@ -19,6 +19,7 @@ from typing import Any
 
 from tests.fakes.fake_errors import KINDS
 from tests.faults.harness import FAKES, Sandbox, Trial, Tune, alive, kill
+from tuner.demo import cache_folder, is_complete
 
 __all__ = ["SCENARIOS", "Row", "Scale"]
 
@@ -34,6 +35,7 @@ class Scale:
     kills: int = 50
     lock_s: float = 60.0
     steals: int = 5
+    real_kills: int = 3
     seed: int = 0
 
 
@@ -548,7 +550,7 @@ def mlflow_killed(scale: Scale) -> Row:
         with Sandbox.make(tracking=f"http://127.0.0.1:{port}") as box:
             server = _mlflow(box, port)
             try:
-                tune = box.tune(8)
+                tune = box.tune(8 if late else 40)
                 box.wait_for_launch(1, timeout_s=120)
                 _stop(server)
                 box.wait_for_launch(4, timeout_s=120)
@@ -557,6 +559,7 @@ def mlflow_killed(scale: Scale) -> Row:
                 _ended(tune, row)
                 if late:
                     server = _mlflow(box, port)
+                if late or "did not reach" in tune.text():
                     _ended(box.tune(1), row)
                 wanted = sum(trial.status not in ("excluded", "duplicate", "") for trial in box.trials())
                 logged = _logged(box)
@@ -614,6 +617,54 @@ def _mlflow_running(box: Sandbox) -> int:
     return _query(box, "select count(*) from runs where status = 'RUNNING'")
 
 
+# ---------------------------------------------------------------- real vLLM
+
+
+def real(scale: Scale) -> Row:
+    """The same kills with the real vLLM on this CPU, while it loads and while it serves."""
+    row = Row("kill -9 with real vLLM (tuner, API server, EngineCore)")
+    model = cache_folder() / "models" / "SmolLM2-135M-Instruct"
+    if not is_complete(model):
+        row.notes.append("not run: the demo model is not there (make install)")
+        return row
+    rng = random.Random(scale.seed)
+    with Sandbox.make(real=model) as box:
+        kept: dict[int, Any] = {}
+        done: dict[Path, str] = {}
+        for number in range(3 * scale.real_kills):
+            what = ("tuner", "API server", "EngineCore")[number % 3]
+            tune = box.tune(10_000)
+            pattern = r"\((?:EngineCore) pid=(\d+)\)" if what == "EngineCore" else r"\(APIServer pid=(\d+)\)"
+            try:
+                log, pid = box.wait_for_log(pattern, done)
+            except TimeoutError as error:
+                row.notes.append(str(error))
+                kill(tune.process.pid, signal.SIGTERM)
+                tune.process.wait()
+                continue
+            done[log] = what
+            time.sleep(rng.uniform(0.0, 20.0))
+            known = dict.fromkeys((box.directory / box.study / "trials").glob("*/server.log"), "")
+            kill(tune.process.pid if what == "tuner" else pid)
+            if what != "tuner":
+                with contextlib.suppress(TimeoutError):
+                    box.wait_for_log(r"\(APIServer pid=(\d+)\)", known)
+                kill(tune.process.pid, signal.SIGTERM)
+            tune.process.wait()
+            trial = next((trial for trial in box.trials() if f"{trial.number:04d}" == log.parent.name), None)
+            now = measured(box)
+            lost = [key for key, value in kept.items() if now.get(key) != value]
+            kept |= now
+            if what == "tuner" or (trial is not None and trial.status in _GOOD):
+                row.fault(detected=True, right=not lost, note=f"lost {lost}")
+            else:
+                _judge(row, f"kill of {what}", trial, _MACHINE, "machine")
+        # What the last killed tuner left is ended by the next run.
+        _ended(box.tune(1), row, 400)
+        row.close(box, kept)
+    return row
+
+
 SCENARIOS: dict[str, Callable[[Scale], Row]] = {
     "kill-tuner": kill_tuner,
     "kill-server": kill_server,
@@ -628,4 +679,5 @@ SCENARIOS: dict[str, Callable[[Scale], Row]] = {
     "disk": disk_full,
     "locked": locked,
     "clock": clock_jump,
+    "real": real,
 }

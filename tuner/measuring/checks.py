@@ -33,6 +33,8 @@ _SLOW_FROM = 36
 _GAPS_FROM = 4
 _REPLAY_SHARE = 0.5
 _REPLAY_LENGTH = 24
+_REPLAY_FROM = 8
+"""Fewer answers of that length say nothing: a small model may well give two prompts the same one."""
 _FASTEST_TOKEN_S = 2e-5
 """No engine decodes one sequence at 50,000 tokens a second."""
 _AT_ONCE = 0.25
@@ -172,7 +174,7 @@ class Memory:
         again = sum(text in self._seen for text in texts)
         self._seen |= distinct
         # A model that says the same to everything (random weights) replays nothing: its answers do not vary.
-        if not texts or len(distinct) < _MOSTLY * len(texts) or again < _REPLAY_SHARE * len(texts):
+        if len(texts) < _REPLAY_FROM or len(distinct) < _MOSTLY * len(texts) or again < _REPLAY_SHARE * len(texts):
             return None
         return failed("cached-answers", f"{again} of {len(texts)} answers were given to other prompts before")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 
 from tuner.model.outcome import Blame, Failure
-from tuner.serving.failures import classify, excerpt, hang
+from tuner.serving.failures import classify, died, excerpt, hang
 from tuner.serving.logs import LogReader, tail
 from tuner.serving.processes import Tree
 from tuner.serving.starting import Handle
@@ -23,6 +23,7 @@ from tuner.serving.starting import Handle
 __all__ = ["Patience", "host_memory", "stack_dump", "wait_ready"]
 
 _TICK_S = 0.1
+_DEAD_ENGINE_S = 5.0
 _GIB = float(1 << 30)
 # A phase may take this many times the longest that the study has seen of it.
 _SLACK = 5.0
@@ -101,7 +102,7 @@ def wait_ready(
 
     ``on_hang`` is asked for a stack before a hung server is given up.
     """
-    begun = last_word = time.monotonic()
+    begun = last_word = well = time.monotonic()
     last_phase = ""
     words = ticks = 0
     while True:
@@ -117,8 +118,14 @@ def wait_ready(
         if code is not None:
             reader.finish()
             return classify(tail(reader.path), code=code, phase=reader.facts.phase)
-        if _healthy(client):
+        status = _health(client)
+        if status == httpx.codes.OK:
             return None
+        if status != httpx.codes.SERVICE_UNAVAILABLE:
+            well = now
+        elif now - well > _DEAD_ENGINE_S:
+            # 503 has one meaning in vLLM: the API server is up, its engine is dead. It will not come back.
+            return died(tail(reader.path), code=handle.poll(), phase=phase)
         if ticks % 10 == 0:
             tree.refresh()
             if failure := memory_failure(phase, tail(reader.path)):
@@ -130,11 +137,12 @@ def wait_ready(
         time.sleep(_TICK_S)
 
 
-def _healthy(client: httpx.Client) -> bool:
+def _health(client: httpx.Client) -> int:
+    """Status of ``/health``; 0 where nobody answers."""
     try:
-        return client.get("/health", timeout=2.0).status_code == httpx.codes.OK
+        return client.get("/health", timeout=2.0).status_code
     except httpx.HTTPError:
-        return False
+        return 0
 
 
 def stack_dump(tree: Tree, target: Path) -> str:

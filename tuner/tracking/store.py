@@ -70,6 +70,8 @@ class Store:
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(int(self._timeout_s)))
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
         os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+        # It would print two lines for every trial, with the password of the address in them.
+        os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
         from mlflow import MlflowClient  # noqa: PLC0415 - over a second, and only where tracking is used
 
         # MLflow and alembic report their first-time set-up through the live view otherwise.

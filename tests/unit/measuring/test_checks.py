@@ -119,6 +119,13 @@ def test_replayed_answers() -> None:
     assert again.kind == "cached-answers"
 
 
+def test_a_handful_of_like_answers_says_nothing() -> None:
+    memory = checks.Memory()
+    few = result(texts=("a small model may say this twice", "and this as well, to other prompts"))
+    assert memory.replayed(few) is None
+    assert memory.replayed(few) is None
+
+
 def test_a_model_that_always_says_the_same_replays_nothing() -> None:
     memory = checks.Memory()
     same = result(texts=("the very same answer for everybody",) * 10)
