@@ -89,7 +89,7 @@ def _markdown(runs: Sequence[dict[str, object]]) -> str:
         "# Search benchmark",
         "",
         "Share of the optimum (%), median over seeds; worst seed at the end; launches that cannot start.",
-        "Surfaces: `tests/benchmarks/search/surfaces.py`. No rule of a space helps here: what is dead must be launched.",
+        "Surfaces: `tests/benchmarks/search/surfaces.py`. No rule helps here: what is dead must be launched.",
         "",
         "| surface | method | seeds | after 10 | after 20 | after 40 | worst seed | dead ≤10 | dead >10 | s/ask |",
         "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",

@@ -36,7 +36,7 @@ _NAMED = 6.0
 _HUNGRY = ("memory_utilization", "kv_cache_memory", "batched_tokens", "max_model_len")
 _SOMEWHAT_HUNGRY = ("max_num_seqs", "capture", "spec_tokens", "speculative_tokens")
 """Parameters of which more takes more memory: the far end is likelier to be dead, and to blame for running out."""
-_ROUNDS = 12
+_ROUNDS = 5
 
 
 @dataclass(frozen=True)
@@ -205,12 +205,15 @@ def _blame(
     seen = np.concatenate([cleared, together])
     inside = np.concatenate([bad, bad_pairs], axis=1)
     weight = np.concatenate([factor, pair_factor], axis=1)
-    dead = everything / (1 + _CLEARED * seen)
+    trust = 1 + _CLEARED * seen
+    unblamed = everything / trust
+    dead = unblamed
     for _ in range(_ROUNDS):
         odds = dead / np.maximum(1 - dead, 1e-3) * weight * inside
         # One culprit per failure: with priors this small two at once are not worth a thought.
-        received = (odds / np.maximum(odds.sum(axis=1, keepdims=True), 1e-12)).sum(axis=0)
-        dead = (everything + received) / (1 + received + _CLEARED * seen)
+        blame = odds / np.maximum(odds.sum(axis=1, keepdims=True), 1e-12)
+        acquitted = np.exp(np.log1p(-np.minimum(blame, 0.97)).sum(axis=0))
+        dead = np.maximum(unblamed, (1 - acquitted) / trust)
     count = len(prior)
     return dead[:count], pairs, dead[count:]
 
@@ -265,13 +268,13 @@ def _words(name: str, value: Scalar) -> Words:
     # Short labels ("8", "on") occur in any message; a name and its value together do not.
     if len(text) >= 3 and not text.isdigit() and text not in ("auto", "none", "true", "false", "off"):
         return (_word(text),)
-    return (_word(_plain(name)), re.compile(rf"{re.escape(_plain(name))}\W{{1,4}}{re.escape(text)}\b"))
+    return (_word(_plain(name)), re.compile(rf"{re.escape(_plain(name))}[\W_]{{1,4}}{re.escape(text)}\b"))
 
 
 def _range_words(name: str) -> Words:
     """The name itself; where more takes more memory, what running out of it is called too."""
     plain = _plain(name)
-    memory = (re.compile(r"out of memory|oom|no available memory|kv_too_small|kv cache"),)
+    memory = (re.compile(r"out_of_memory|oom|no_available_memory|kv_too_small|kv_cache"),)
     return (_word(plain), *(memory if any(mark in plain for mark in (*_HUNGRY, *_SOMEWHAT_HUNGRY)) else ()))
 
 
@@ -280,4 +283,4 @@ def _word(text: str) -> re.Pattern[str]:
 
 
 def _plain(text: str) -> str:
-    return text.lower().replace("-", "_")
+    return text.lower().replace("-", "_").replace(" ", "_")

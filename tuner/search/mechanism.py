@@ -30,7 +30,7 @@ _PRIOR: tuple[tuple[str, float], ...] = (
     ("weights", 0.7),
     ("compute", 0.7),
     ("kv", 0.8),
-    ("launch", 0.8),
+    ("launch", 1.0),
     ("host", 0.8),
     ("load", 0.7),
     ("capacity", 0.8),
@@ -90,8 +90,8 @@ class StepModel:
         per_token = model.kv_bytes_per_token.get("auto", 0.0) or 4.0 * model.layers * model.kv_heads * model.head_dim
         self._kv_per_token = max(per_token, 1.0)
         self._read_kv = self._kv_per_token / bandwidth
-        # About ten kernels a layer at 6 microseconds each where no graph replays them.
-        self._launch = 0.0 if self._cpu else max(model.layers, 1) * 10 * 6e-6 * 4
+        # Without a graph the host launches about ten kernels a layer, some 30 microseconds of Python each.
+        self._launch = 0.0 if self._cpu else max(model.layers, 1) * 10 * 30e-6
         self._host = 1e-3
         self._input = float(workload.input_tokens + workload.prefix_tokens) if workload else 256.0
         self._output = float(max(workload.output_tokens, 1)) if workload else 256.0

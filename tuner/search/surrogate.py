@@ -27,6 +27,8 @@ _NOISE = 0.015
 """Relative spread of a repeated trial, before the data say otherwise."""
 _TRUST = 1.0
 """Log odds for the mechanism before any data."""
+_MOST_TRUSTED = 0.85
+"""Largest weight of the mechanism: what it does not know of must stay worth a trial."""
 _BELIEVED, _REFUTED_AFTER = 0.5, 20
 """Least weight of the mechanism at the start, and the trials after which a tenth of it is left."""
 _LABEL_EFFECT, _RANGE_EFFECT, _MISFIT = 0.12, 0.05, 0.05
@@ -223,7 +225,7 @@ def _views(encoder: Encoder, rows: Rows, training: Training) -> tuple[tuple[floa
     odds = np.clip(views[1].evidence - views[0].evidence + _TRUST, -20, 20)
     share = float(1 / (1 + np.exp(-odds)))
     # A handful of trials cannot refute what is known of the machine: its forecasts are tried before they are dropped.
-    share = max(share, _BELIEVED * max(1 - len(y) / _REFUTED_AFTER, 0.1))
+    share = min(max(share, _BELIEVED * max(1 - len(y) / _REFUTED_AFTER, 0.1)), _MOST_TRUSTED)
     return ((1 - share, views[0]), (share, views[1]))
 
 

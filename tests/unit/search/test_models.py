@@ -1,0 +1,157 @@
+"""The parts of the default search: knobs, mechanism, process, feasibility."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.unit.search.helpers import small_space
+from tuner.model.candidate import Candidate
+from tuner.model.json import Json
+from tuner.model.workload import LoadPoint, Workload
+from tuner.search.distributions import encodings
+from tuner.search.feasibility import Suspects, suspect_model
+from tuner.search.gaussian import Process, similarities
+from tuner.search.knobs import KNOBS, Defaults, read_knobs, varies_knobs
+from tuner.search.mechanism import StepModel
+
+WORKLOAD = Workload(name="w", input_tokens=128, output_tokens=300, points=(LoadPoint(concurrency=1024),))
+
+
+def knobs(**arguments: Json) -> dict[str, float]:
+    spelled: dict[str, Json] = {name.replace("_", "-"): value for name, value in arguments.items()}
+    row = read_knobs(Candidate(assignment={}, arguments=spelled), Defaults())
+    return dict(zip(KNOBS, row, strict=True))
+
+
+class TestKnobs:
+    def test_defaults_are_vllms(self) -> None:
+        found = knobs()
+        assert (found["seqs"], found["capture"], found["graphs"], found["drafts"]) == (256, 512, 2, 0)
+
+    def test_spellings(self) -> None:
+        found = knobs(max_num_seqs="64", compilation_config={"cudagraph_mode": "PIECEWISE"}, quantization="fp8")
+        assert (found["seqs"], found["graphs"], found["weight_bits"]) == (64, 1, 8)
+
+    def test_default_capture_follows_the_batch(self) -> None:
+        assert knobs(max_num_seqs=16)["capture"] == 32
+        assert knobs(cudagraph_capture_sizes=[1, 2, 96])["capture"] == 96
+
+    def test_eager_has_no_graphs(self) -> None:
+        assert knobs(enforce_eager=True)["graphs"] == 0
+
+    def test_speculation(self) -> None:
+        assert knobs(speculative_config={"method": "ngram", "num_speculative_tokens": 3})["drafts"] == 3
+        assert knobs(speculative_config={"method": "off", "num_speculative_tokens": 3})["drafts"] == 0
+
+    @pytest.mark.parametrize("value", [None, [], "many", float("inf"), -3, True])
+    def test_nonsense_is_ignored(self, value: Json) -> None:
+        assert knobs(max_num_seqs=value)["seqs"] == 256
+
+    def test_whether_a_space_is_vllms(self) -> None:
+        space = small_space()
+        assert varies_knobs(space)
+        other = tuple(replace(p, name=f"x{i}", target=f"x{i}") for i, p in enumerate(space.parameters))
+        assert not varies_knobs(small_space(parameters=other))
+
+
+def throughput(**arguments: Json) -> float:
+    model = StepModel(small_space(), WORKLOAD, per_step=False)
+    return float(model.predict(np.array([list(knobs(**arguments).values())]))[0])
+
+
+class TestMechanism:
+    def test_a_batch_beyond_the_graphs_falls_off_a_cliff(self) -> None:
+        covered = throughput(max_num_seqs=1024, max_cudagraph_capture_size=1024)
+        assert covered > throughput(max_num_seqs=1024, max_cudagraph_capture_size=512) + 0.1
+
+    def test_larger_batches_pay_until_the_load_is_served(self) -> None:
+        small, middle = throughput(max_num_seqs=64), throughput(max_num_seqs=256)
+        assert middle > small + 0.5
+        beyond = [throughput(max_num_seqs=n, max_cudagraph_capture_size=8192) for n in (2048, 4096)]
+        assert abs(beyond[0] - beyond[1]) < 0.05
+
+    def test_fewer_bits_are_faster(self) -> None:
+        assert throughput(quantization="fp8") > throughput()
+        assert throughput(kv_cache_dtype="fp8") >= throughput()
+
+    def test_drafts_pay_in_small_batches_only(self) -> None:
+        drafts: Json = {"method": "ngram", "num_speculative_tokens": 3}
+        alone = throughput(max_num_seqs=1, speculative_config=drafts) - throughput(max_num_seqs=1)
+        crowd = throughput(max_num_seqs=512, speculative_config=drafts) - throughput(max_num_seqs=512)
+        assert alone > crowd
+
+    def test_coefficients_are_learned(self) -> None:
+        """A machine with four times the launch cost is recognised from its uncovered trials."""
+        model = StepModel(small_space(), WORKLOAD, per_step=False)
+        rows = np.array(
+            [
+                list(knobs(max_num_seqs=n, max_cudagraph_capture_size=c).values())
+                for n in (64, 256, 900)
+                for c in (32, 1024)
+            ]
+        )
+        truth = np.zeros(len(model._sigma) + 1)
+        truth[3] = np.log(4)
+        y = model.predict(rows, truth) + 7.0
+        fit = model.fit(rows, y, np.eye(len(y)) * 20)
+        assert fit.error < 0.05
+        assert fit.theta[3] == pytest.approx(np.log(4), abs=0.5)
+        assert fit.penalty < 0
+
+
+class TestProcess:
+    def test_similarity(self) -> None:
+        a = np.array([[0.0, 1.0], [0.5, -1.0]])
+        alike = similarities(a, a, np.array([False, True]))
+        assert alike[0, 0, 0] == 1.0
+        assert 0 < alike[0, 0, 1] < 1
+        assert alike[1, 0, 1] == 0.0
+        assert alike[1, 1, 1] == 1.0  # absent is like absent
+
+    def test_main_effects_of_labels_are_separated(self) -> None:
+        rng = np.random.default_rng(0)
+        x = rng.integers(0, 3, size=(24, 4)).astype(float)
+        y = 0.5 * (x[:, 1] == 2) - 0.3 * (x[:, 3] == 0) + rng.normal(0, 0.01, 24)
+        labels = np.ones(4, dtype=bool)
+        process = Process.fit(x, y, labels, scale_floor=0.05, noise_guess=0.02, extra=np.zeros(24))
+        mean, deviation = process.predict(np.array([[0.0, 2.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.0]]))
+        assert mean[0] - mean[1] == pytest.approx(0.8, abs=0.1)
+        assert (deviation < 0.2).all()
+
+
+class TestFeasibility:
+    encoded = encodings(small_space())
+    suspects = Suspects.of(encoded)
+
+    def row(self, **chosen: float) -> list[float]:
+        base = {"max_num_seqs": 0.5, "max_num_batched_tokens": 0.5, "attention_backend": 0.0, "spec_method": 0.0}
+        return [*{**base, **chosen}.values(), -1.0]
+
+    def test_a_dead_label_is_found_and_its_company_cleared(self) -> None:
+        rows = [self.row(), self.row(attention_backend=2.0, spec_method=1.0), self.row(spec_method=1.0)]
+        model = suspect_model(self.suspects, np.array(rows), np.array([False, True, False]), ["boom"])
+        dead, alive = model.chance(np.array([self.row(attention_backend=2.0), self.row(spec_method=1.0)]))
+        assert dead < 0.3
+        assert alive > 0.9
+
+    def test_the_message_names_the_culprit(self) -> None:
+        rows = np.array([self.row(attention_backend=2.0, spec_method=1.0)])
+        named = suspect_model(self.suspects, rows, np.array([True]), ["speculative method ngram is not supported"])
+        backend, method = named.chance(np.array([self.row(attention_backend=2.0), self.row(spec_method=1.0)]))
+        assert method < backend
+
+    def test_the_far_end_of_a_range_is_shunned_after_a_failure_there(self) -> None:
+        rows = np.array([self.row(max_num_batched_tokens=0.5), self.row(max_num_batched_tokens=0.95)])
+        model = suspect_model(self.suspects, rows, np.array([False, True]), ["CUDA out of memory"])
+        near, beyond = model.chance(
+            np.array([self.row(max_num_batched_tokens=0.6), self.row(max_num_batched_tokens=1.0)])
+        )
+        assert beyond < 0.4
+        assert near > 0.8
+
+    def test_the_default_is_trusted_before_any_trial(self) -> None:
+        model = suspect_model(self.suspects, np.zeros((0, 5)), np.zeros(0, bool), [])
+        assert model.chance(np.array([self.row()]))[0] > 0.9
