@@ -19,7 +19,18 @@ from tuner.model.workload import Limit, Objective
 from tuner.ports import Past
 from tuner.search.observations import Observation, observation_from
 
-__all__ = ["ASKED", "RECORD", "TOLD", "bind", "observation_of", "owner", "owner_alive", "past_of"]
+__all__ = [
+    "ASKED",
+    "RECORD",
+    "TOLD",
+    "bind",
+    "kept_facts",
+    "objective_text",
+    "observation_of",
+    "owner",
+    "owner_alive",
+    "past_of",
+]
 
 ASKED = "tune:asked"
 """Trial attribute: assignment, origin, identity, owner. Written when the trial is opened."""
@@ -48,7 +59,7 @@ def bind(
     wanted: dict[str, Json] = {
         "format": _FORMAT,
         "space": digest,
-        "objective": f"{'max' if objective.maximize else 'min'} {objective.metric}",
+        "objective": objective_text(objective),
         "limits": [asdict(limit) for limit in limits],
     }
     kept = study.user_attrs.get(_STUDY)
@@ -70,6 +81,20 @@ def bind(
                 f"study {study.study_name!r} was made with another {what}; it is kept as it is: "
                 f"go on under a new study name, such as {study.study_name}-{digest[:6]}"
             )
+
+
+def objective_text(objective: Objective) -> str:
+    """How a study spells its objective."""
+    return f"{'max' if objective.maximize else 'min'} {objective.metric}"
+
+
+def kept_facts(attributes: Mapping[str, object]) -> tuple[str, dict[str, Json]] | None:
+    """Objective and facts of a study from its attributes; None if it is none of ours."""
+    kept = attributes.get(_STUDY)
+    facts = kept.get("facts") if isinstance(kept, Mapping) else None
+    return (
+        (str(kept.get("objective")), dict(facts)) if isinstance(kept, Mapping) and isinstance(facts, Mapping) else None
+    )
 
 
 @cache

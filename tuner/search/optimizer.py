@@ -22,12 +22,13 @@ from tuner.ports import Past, Planner, Suggestion
 from tuner.search.advisor import Advisor
 from tuner.search.conditions import Conditions
 from tuner.search.distributions import encodings, space_digest
-from tuner.search.ledger import ASKED, RECORD, TOLD, bind, observation_of, owner, owner_alive, past_of
+from tuner.search.ledger import ASKED, RECORD, TOLD, bind, objective_text, observation_of, owner, owner_alive, past_of
 from tuner.search.observations import Observation, facts_of, shrunk
 from tuner.search.outcomes import tell_sampler, worst_value
 from tuner.search.samplers import SAMPLERS, make_sampler, needs_every_parameter, seed_for
 from tuner.search.storage import open_storage, redacted, storage_errors
 from tuner.search.tune_sampler import TuneSampler
+from tuner.search.warmstart import aligned, earlier_trials
 
 __all__ = ["OptunaOptimizer"]
 
@@ -52,6 +53,8 @@ class OptunaOptimizer:
         budget_trials: trials the study may take; sizes the space-filling start.
         workload: the traffic, where known: the load bounds the running batch.
         facts: what else identifies the study (versions, hardware); kept with it for later warm starts.
+        warm_start: learn from like studies in the same storage (``tune`` only); their trials weigh little and are
+            scaled by the two baselines. Likeness is judged by ``facts``: hardware, model, family, vllm, workload.
         shared: other runners may work on this study now (a database server); their open trials are left alone.
 
     Raises:
@@ -74,6 +77,7 @@ class OptunaOptimizer:
         workload: Workload | None = None,
         facts: Mapping[str, Json] | None = None,
         shared: bool | None = None,
+        warm_start: bool = True,
     ) -> None:
         if sampler not in SAMPLERS:
             raise InputError(f"sampler {sampler!r}: unknown; choose one of {', '.join(SAMPLERS)}")
@@ -120,6 +124,13 @@ class OptunaOptimizer:
             )
             with _no_collection():
                 self._refresh()
+            self._earlier = (
+                earlier_trials(
+                    self._study, objective=objective_text(self._objective), facts=facts or {}, encoded=self._encoded
+                )
+                if warm_start and sampler == "tune"
+                else []
+            )
 
     # -- the port -------------------------------------------------------------------------------------------
 
@@ -209,7 +220,8 @@ class OptunaOptimizer:
     def _sampler(self) -> BaseSampler:
         seed = seed_for(self._seed, self._closed)
         if self._sampler_name == "tune":
-            return TuneSampler(self._advisor, self._history, self._avoided(), self._pending(), seed=seed)
+            history = [*aligned(self._earlier, self._history), *self._history]
+            return TuneSampler(self._advisor, history, self._avoided(), self._pending(), seed=seed)
         return make_sampler(self._sampler_name, seed=seed, fixed_seed=self._seed, startup=self._startup)
 
     def _assignment_of(self, trial: Trial) -> dict[str, Scalar]:

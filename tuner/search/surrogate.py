@@ -25,6 +25,8 @@ Array: TypeAlias = NDArray[np.float64]
 
 _NOISE = 0.015
 """Relative spread of a repeated trial, before the data say otherwise."""
+_FOREIGN = 13.0
+"""Noise variance of an earlier study's trial over its weight, in units of a repeat's: a tenth either way at 0.3."""
 _TRUST = 1.0
 """Log odds for the mechanism before any data."""
 _MOST_TRUSTED = 0.85
@@ -55,6 +57,11 @@ class Training:
     @cached_property
     def started(self) -> list[int]:
         return [index for index, item in enumerate(self.items) if item.started]
+
+    @cached_property
+    def own(self) -> int:
+        """Launches of this study; trials of earlier ones are no experience of this machine today."""
+        return sum(item.weight >= 1 for item in self.items)
 
     @cached_property
     def logarithmic(self) -> bool:
@@ -191,7 +198,7 @@ def train(
         views = _views(encoder, started, training)
         if pending:
             views = tuple((weight, _with_pending(encoder, view, pending)) for weight, view in views)
-    young = len(training.items) < _YOUNG
+    young = training.own < _YOUNG
     surrogate = Surrogate(
         encoder=encoder,
         views=views,
@@ -201,11 +208,12 @@ def train(
         incumbent=None,
         caution=_EARLY_CAUTION if young else _LATE_CAUTION,
         least_chance=_EARLY_CHANCE if young else _LATE_CHANCE,
-        filling=all_rows if not encoder.knows_mechanism and len(training.items) < training.startup else None,
+        filling=all_rows if not encoder.knows_mechanism and training.own < training.startup else None,
     )
-    if started is not None and training.feasible.any():
+    mine = np.array([training.items[index].weight >= 1 for index in training.started], dtype=bool) & training.feasible
+    if started is not None and mine.any():
         mean, _ = surrogate.predict(started)
-        incumbent = float(np.max(mean[training.feasible]))
+        incumbent = float(np.max(mean[mine]))
     elif started is not None:
         # Nothing keeps the limits yet: any value is an improvement, keeping them is what counts.
         incumbent = float(np.min(training.y)) - 1.0
@@ -216,7 +224,7 @@ def _views(encoder: Encoder, rows: Rows, training: Training) -> tuple[tuple[floa
     y = np.maximum(training.y, training.y.max() - 2 * _FLOOR)
     weight = np.array([training.items[index].weight for index in training.started])
     bound = np.array([training.items[index].status is Status.BEHIND for index in training.started])
-    extra = (1 / np.maximum(weight, 1e-3) - 1) + np.where(bound, 8.0, 0.0)
+    extra = np.where(weight < 1, _FOREIGN / np.maximum(weight, 1e-3), 0.0) + np.where(bound, 8.0, 0.0)
     views = [_plain_view(encoder, rows, y, extra)]
     if training.logarithmic and encoder.knows_mechanism:
         views.append(_mechanistic_view(encoder, rows, y, extra))

@@ -65,7 +65,7 @@ def throughput(**arguments: Json) -> float:
 class TestMechanism:
     def test_a_batch_beyond_the_graphs_falls_off_a_cliff(self) -> None:
         covered = throughput(max_num_seqs=1024, max_cudagraph_capture_size=1024)
-        assert covered > throughput(max_num_seqs=1024, max_cudagraph_capture_size=512) + 0.1
+        assert covered > throughput(max_num_seqs=1024, max_cudagraph_capture_size=512) + 0.04
 
     def test_larger_batches_pay_until_the_load_is_served(self) -> None:
         small, middle = throughput(max_num_seqs=64), throughput(max_num_seqs=256)
