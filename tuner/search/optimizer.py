@@ -54,7 +54,9 @@ class OptunaOptimizer:
         workload: the traffic, where known: the load bounds the running batch.
         facts: what else identifies the study (versions, hardware); kept with it for later warm starts.
         warm_start: learn from like studies in the same storage (``tune`` only); their trials weigh little and are
-            scaled by the two baselines. Likeness is judged by ``facts``: hardware, model, family, vllm, workload.
+            scaled by the two baselines. Likeness is judged by hardware, model, family, workload, and the facts
+            ``vllm`` (version) and ``kind`` (of trials; another kind teaches nothing). Off, equal seeds give equal
+            suggestions whatever else the storage holds.
         shared: other runners may work on this study now (a database server); their open trials are left alone.
 
     Raises:
@@ -77,8 +79,16 @@ class OptunaOptimizer:
         workload: Workload | None = None,
         facts: Mapping[str, Json] | None = None,
         shared: bool | None = None,
-        warm_start: bool = True,
+        warm_start: bool = False,
     ) -> None:
+        # What tells studies apart; the caller's facts (the version of vLLM, the kind of trials) come on top.
+        known: dict[str, Json] = {
+            "hardware": space.hardware.name,
+            "model": space.model.name,
+            "family": space.model.family,
+            "workload": workload.name if workload is not None else None,
+            **(facts or {}),
+        }
         if sampler not in SAMPLERS:
             raise InputError(f"sampler {sampler!r}: unknown; choose one of {', '.join(SAMPLERS)}")
         self._planner = planner
@@ -120,13 +130,13 @@ class OptunaOptimizer:
                 digest=space_digest(space, self._encoded),
                 objective=self._objective,
                 limits=self._limits,
-                facts=facts or {},
+                facts=known,
             )
             with _no_collection():
                 self._refresh()
             self._earlier = (
                 earlier_trials(
-                    self._study, objective=objective_text(self._objective), facts=facts or {}, encoded=self._encoded
+                    self._study, objective=objective_text(self._objective), facts=known, encoded=self._encoded
                 )
                 if warm_start and sampler == "tune"
                 else []

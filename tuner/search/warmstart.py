@@ -26,13 +26,15 @@ _LEAST_WEIGHT = 0.03
 def likeness(mine: Mapping[str, Json], theirs: Mapping[str, Json]) -> float:
     """Weight of another study's trials, from the facts that both keep: 0 where nothing carries over.
 
-    Facts compared: ``hardware`` (must agree), ``model``, ``family``, ``vllm`` (version) and ``workload``. What either
-    side does not say counts as different.
+    Facts compared: ``hardware`` and ``kind`` (must agree), ``model``, ``family``, ``vllm`` (version) and
+    ``workload``. What either side does not say counts as different.
     """
 
     def same(key: str) -> bool:
         return mine.get(key) is not None and mine.get(key) == theirs.get(key)
 
+    if mine.get("kind") != theirs.get("kind"):
+        return 0.0  # a replayed table is no machine
     if not same("hardware") or not (same("model") or same("family")):
         return 0.0
     weight = _SAME * (1.0 if same("model") else _OTHER_MODEL)

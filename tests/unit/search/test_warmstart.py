@@ -14,7 +14,9 @@ FACTS = {"hardware": "h200", "model": "m", "family": "qwen3", "vllm": "0.33.0", 
 def opened(path: Path, name: str, facts: dict[str, str]) -> OptunaOptimizer:
     space = small_space()
     url = f"sqlite:///{path}/s.db"
-    return OptunaOptimizer(space, SmallPlanner(space), storage=url, study_name=name, seed=1, facts=facts)  # type: ignore[arg-type]
+    return OptunaOptimizer(
+        space, SmallPlanner(space), storage=url, study_name=name, seed=1, facts=facts, warm_start=True
+    )  # type: ignore[arg-type]
 
 
 def filled(path: Path, name: str, facts: dict[str, str]) -> None:
@@ -33,6 +35,7 @@ def filled(path: Path, name: str, facts: dict[str, str]) -> None:
         ({"vllm": "0.32.0"}, 0.18),
         ({"model": "n"}, 0.09),
         ({"hardware": "b200"}, 0.0),
+        ({"kind": "replay"}, 0.0),
         ({"model": "n", "family": "llama"}, 0.0),
     ],
 )
