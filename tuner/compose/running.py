@@ -156,7 +156,12 @@ def _runner(options: Options, prepared: Prepared, directory: Path, view: Observe
     for sentence in launcher.swept:
         view.message(sentence)
     load = BenchLoadGenerator(
-        plan.workload, objective, limits, price_per_hour=options.price, gpu_indices=prepared.devices
+        plan.workload,
+        objective,
+        limits,
+        price_per_hour=options.price,
+        gpu_indices=prepared.devices,
+        model_is_moe=plan.model.is_moe,
     )
     return VllmTrial(
         launcher=launcher,

@@ -151,8 +151,9 @@ async def _wave(server: Server, api: Api, prompts: Sequence[Prompt], workload: W
         finally:
             for task in (*sending, guard):
                 task.cancel()
+            # `everything` as well: a future whose exception nobody asks for is printed at the end of the program.
             with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.gather(*sending, guard, return_exceptions=True)
+                await asyncio.gather(everything, *sending, guard, return_exceptions=True)
     seconds = time.monotonic() - began
     _complain(server, answers)
     return sum(tokens for tokens, _ in answers) / max(seconds, 1e-6)

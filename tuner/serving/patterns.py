@@ -19,14 +19,19 @@ def _int(text: str) -> int:
     return int(text.replace(",", ""))
 
 
-def _graphs(match: re.Match[str], _: Settings) -> Settings:
-    """``PIECEWISE=51 (largest=512), FULL=35 (largest=256)``."""
+def _graphs(match: re.Match[str], settings: Settings) -> Settings:
+    """``PIECEWISE=51 (largest=512), FULL=35 (largest=256)``.
+
+    Full graphs alone are what FULL and FULL_DECODE_ONLY both capture: there the configuration's word stands.
+    """
     found = {kind: int(largest) for kind, largest in re.findall(r"(\w+)=\d+ \(largest=(\d+)\)", match[1])}
-    mode = "FULL_AND_PIECEWISE" if len(found) > 1 else next(iter(found), "NONE")
-    settings: dict[str, Json] = {"cudagraph-mode": mode, "cudagraph-capture-max": max(found.values(), default=0)}
+    mode: Json = "FULL_AND_PIECEWISE" if len(found) > 1 else next(iter(found), "NONE")
+    if mode == "FULL" and settings.get("cudagraph-mode") == "FULL_DECODE_ONLY":
+        mode = "FULL_DECODE_ONLY"
+    out: dict[str, Json] = {"cudagraph-mode": mode, "cudagraph-capture-max": max(found.values(), default=0)}
     if "FULL" in found:
-        settings["cudagraph-decode-max"] = found["FULL"]
-    return settings
+        out["cudagraph-decode-max"] = found["FULL"]
+    return out
 
 
 def _kernel(match: re.Match[str], settings: Settings) -> Settings:
