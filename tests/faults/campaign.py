@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import signal
 import sys
 import time
 from pathlib import Path
@@ -77,6 +78,8 @@ def main() -> int:
     scale = dataclasses.replace(QUICK if options.quick else Scale(), seed=options.seed)
     if options.kills:
         scale = dataclasses.replace(scale, kills=options.kills)
+    # Ended from outside, the sandboxes still clean up behind themselves.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     console = Console(width=max(Console().width, 120))
     rows = run(options.only, scale, console)
     console.print(table(rows))
