@@ -123,7 +123,7 @@ class Session:
             spread = f" ± {width:.1%}" if math.isfinite(width) else ""
             detail = f": {value.value:.4g} {self.settings.objective.unit}{spread} so far"
         self.progress("measure", f"{point.name} round {number} of at most {most}{detail}")
-        if not self.settings.workload.expected_hit_rate:
+        if self.settings.workload.source == "random" and not self.settings.workload.expected_hit_rate:
             # Random tokens of a small vocabulary repeat by chance: 1,024 prompts hit 2 to 3 % of earlier rounds'.
             self.runner.api.reset_prefix_cache()
         return self.runner.run(

@@ -120,7 +120,13 @@ def test_a_spoiled_round_is_thrown_away_and_named(kind: str) -> None:
     assert result.objective is not None
     assert result.objective.samples == (400, 401)
     assert f"c8: a round was thrown away ({kind}): because" in result.notes
-    assert runner.resets == 3 + (kind == "prefix-cache-warm"), "one before every round, one more for a warm cache"
+    assert runner.resets == (kind == "prefix-cache-warm")
+
+
+def test_random_tokens_start_every_round_with_an_empty_cache() -> None:
+    runner = Runner(good(400), good(401))
+    measure(runner=runner, workload=replace(WORKLOAD, source="random"))
+    assert runner.resets == len(runner.calls) == 2
 
 
 def test_what_spoils_every_round_fails_the_trial() -> None:
