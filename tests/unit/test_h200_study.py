@@ -1,0 +1,52 @@
+"""What a study on a real H200 left behind is read as it was."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tuner import spaces
+from tuner.model.candidate import Candidate
+from tuner.model.outcome import Status
+from tuner.model.workload import LoadPoint, Objective, Workload
+from tuner.ports import TrialContext
+from tuner.serving.logs import read_log
+from tuner.serving.replay import ReplayRunner
+
+FOLDER = Path(__file__).parents[1] / "data" / "h200" / "study"
+ROWS: list[dict[str, Any]] = [json.loads(line) for line in (FOLDER / "trials.jsonl").read_text().splitlines()]
+WORKLOAD = Workload(
+    name="batch-1024", force_random=True, output_tokens=300, points=(LoadPoint(concurrency=1024, requests=1024),)
+)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"trial {row['trial']}")
+def test_the_log_says_what_the_server_reported(row: dict[str, Any]) -> None:
+    facts = read_log(FOLDER / row["log"])
+    asked = row["arguments"].get("compilation-config.cudagraph_mode", "FULL_AND_PIECEWISE")
+    assert facts.settings["cudagraph-mode"] == asked
+    for name in ("kv-cache-tokens", "attention-backend", "moe-backend", "cudagraph-capture-max", "model-gib"):
+        assert facts.settings[name] == row["effective"][name]
+    for name in ("weights", "compile", "profile", "capture"):
+        assert facts.seconds[name] == pytest.approx(row["phases"][name], abs=0.01)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"trial {row['trial']}")
+def test_the_memory_estimate_is_within_two_percent_of_the_reported_kv_cache(row: dict[str, Any]) -> None:
+    plan = spaces.open_plan("h200", model="Qwen/Qwen3-30B-A3B", workload=WORKLOAD)
+    candidate = Candidate(assignment={}, arguments=row["arguments"])
+    expected = plan.planner.forecast(candidate)["kv-cache-tokens"]
+    assert expected == pytest.approx(row["effective"]["kv-cache-tokens"], rel=0.02)
+
+
+def test_the_table_replays_what_was_measured(tmp_path: Path) -> None:
+    runner = ReplayRunner(FOLDER / "trials.jsonl", objective=Objective(), noise=0.0)
+    best = max((row for row in ROWS if row["status"] == "measured"), key=lambda row: row["objective"])
+    context = TrialContext(number=0, directory=tmp_path, seed=1)
+    outcome = runner.run(Candidate(assignment={}, arguments=best["arguments"]), context, lambda *_: None)
+    assert outcome.status is Status.MEASURED
+    assert outcome.objective == pytest.approx(best["objective"], rel=0.01)
+    assert best["objective"] / ROWS[0]["objective"] == pytest.approx(1.74, abs=0.01)
