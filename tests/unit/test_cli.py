@@ -34,7 +34,23 @@ def test_importing_the_command_line_loads_nothing_heavy() -> None:
 def test_help_names_every_option_of_the_main_command(tmp_path: Path) -> None:
     done = _tune("--help", cwd=tmp_path)
     assert done.returncode == 0
-    for option in ["--hardware", "--model", "--workload", "--space", "--trials", "--budget", "--objective", "--limit", "--storage", "--tracking-uri", "--study", "--seed", "--vllm-command", "--dry-run", "--json"]:
+    for option in [
+        "--hardware",
+        "--model",
+        "--workload",
+        "--space",
+        "--trials",
+        "--budget",
+        "--objective",
+        "--limit",
+        "--storage",
+        "--tracking-uri",
+        "--study",
+        "--seed",
+        "--vllm-command",
+        "--dry-run",
+        "--json",
+    ]:
         assert option in done.stdout
     for command in ("export", "ui", "report", "spaces", "check"):
         assert command in done.stdout
