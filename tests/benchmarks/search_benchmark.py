@@ -1,7 +1,8 @@
 """How good is the search? Rerun with ``python -m tests.benchmarks.search_benchmark`` (about an hour on two cores).
 
-Writes ``docs/benchmarks/search.json`` (every run), ``search.md`` (the table) and ``search.png`` (the curves). Shares
-are those of the noiseless value of the configuration that measured best, of the surface's optimum.
+Writes ``docs/benchmarks/search.jsonl`` (every run; a stopped call goes on from there), ``search.md`` (the table) and
+``search.png`` (the curves). Shares are those of the noiseless value of the configuration that measured best, of the
+surface's optimum.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import warnings
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 # One thread a process: the matrices are small, and the processes share the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -30,7 +32,7 @@ _TABLE = "h200-table"
 _MARKS = (10, 20, 40)
 
 
-def _job(job: tuple[str, str, int, int, str]) -> dict[str, object]:
+def _job(job: tuple[str, str, int, int, str]) -> dict[str, Any]:
     name, method, seed, trials, table = job
     warnings.simplefilter("ignore")
     surface = h200_table(Path(table)) if name == _TABLE else SURFACES[name](seed)
@@ -59,32 +61,48 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
     chosen = parser.parse_args(arguments)
     names = [*chosen.surfaces.split(","), *([_TABLE] if chosen.table else [])]
-    jobs = []
-    for name in names:
-        for method in chosen.methods.split(","):
-            seeds = chosen.gp_seeds or chosen.seeds if method == "gp" else chosen.seeds
-            jobs += [
-                (name, method, seed, 10 if name == _TABLE else chosen.trials, chosen.table) for seed in range(seeds)
-            ]
-    with ProcessPoolExecutor(chosen.workers) as pool:
-        runs = list(pool.map(_job, jobs))
+    # Seeds outermost: whenever it is stopped, every surface and method has about as many.
+    jobs = [
+        (name, method, seed, 10 if name == _TABLE else chosen.trials, chosen.table)
+        for seed in range(chosen.seeds)
+        for name in names
+        for method in chosen.methods.split(",")
+        if method != "gp" or seed < (chosen.gp_seeds or chosen.seeds)
+    ]
     chosen.out.mkdir(parents=True, exist_ok=True)
-    (chosen.out / "search.json").write_text(json.dumps({"trials": chosen.trials, "runs": runs}), encoding="utf-8")
-    table = _markdown(runs)
-    (chosen.out / "search.md").write_text(table, encoding="utf-8")
-    _plot(runs, chosen.out / "search.png")
-    sys.stdout.write(table)
+    log = chosen.out / "search.jsonl"
+    runs = _done(log)
+    known = {(run["surface"], run["method"], run["seed"], len(run["share"])) for run in runs}
+    waiting = [job for job in jobs if job[:4] not in known]
+    with ProcessPoolExecutor(chosen.workers) as pool, log.open("a", encoding="utf-8") as file:
+        for run in pool.map(_job, waiting):
+            runs.append(run)
+            file.write(json.dumps(run) + "\n")
+            file.flush()
+    _report(runs, chosen.out)
     return 0
 
 
-def _groups(runs: Sequence[dict[str, object]]) -> dict[tuple[str, str], list[dict[str, object]]]:
-    groups: dict[tuple[str, str], list[dict[str, object]]] = {}
+def _done(log: Path) -> list[dict[str, Any]]:
+    """Runs of an earlier call: delete the file after a change of the search."""
+    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.exists() else []
+
+
+def _report(runs: Sequence[dict[str, Any]], out: Path) -> None:
+    table = _markdown(runs)
+    (out / "search.md").write_text(table, encoding="utf-8")
+    _plot(runs, out / "search.png")
+    sys.stdout.write(table)
+
+
+def _groups(runs: Sequence[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for run in runs:
         groups.setdefault((str(run["surface"]), str(run["method"])), []).append(run)
     return groups
 
 
-def _markdown(runs: Sequence[dict[str, object]]) -> str:
+def _markdown(runs: Sequence[dict[str, Any]]) -> str:
     lines = [
         "# Search benchmark",
         "",
@@ -107,7 +125,7 @@ def _markdown(runs: Sequence[dict[str, object]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _plot(runs: Sequence[dict[str, object]], path: Path) -> None:
+def _plot(runs: Sequence[dict[str, Any]], path: Path) -> None:
     import matplotlib as mpl  # noqa: PLC0415  (only here, and slow)
 
     mpl.use("Agg")
