@@ -6,6 +6,7 @@ for external programs spell them in their own way. Whatever is not recognised st
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from tuner.model.candidate import Candidate
 from tuner.model.json import finite
 from tuner.model.space import Choice, Parameter, Space
 
-__all__ = ["KNOBS", "Defaults", "is_decisive", "read_knobs", "varies_knobs"]
+__all__ = ["KNOBS", "Defaults", "is_decisive", "read_knobs", "varies", "varies_knobs"]
 
 KNOBS = (
     "seqs",
@@ -30,8 +31,12 @@ KNOBS = (
     "data_parallel",
     "async",
     "chunked",
+    "threads",
+    "stream",
+    "api_servers",
 )
-"""Columns of a row of knobs. ``graphs``: 0 none, 1 piecewise, 2 full decode. ``draft_free``: drafts cost no model."""
+"""Columns of a row of knobs. ``graphs``: 0 none, 1 piecewise, 2 full decode. ``draft_free``: drafts cost no model.
+``threads``: of the CPU backend's compute; ``stream``: tokens in one streamed chunk."""
 
 _SPELLINGS: dict[str, tuple[str, ...]] = {
     "seqs": ("max-num-seqs",),
@@ -58,6 +63,9 @@ _SPELLINGS: dict[str, tuple[str, ...]] = {
     "data_parallel": ("data-parallel-size",),
     "async": ("async-scheduling",),
     "chunked": ("enable-chunked-prefill",),
+    "threads": ("vllm-cpu-omp-threads-bind",),
+    "stream": ("stream-interval",),
+    "api_servers": ("api-server-count",),
 }
 _OFF = frozenset({"", "none", "off", "false", "null", "no", "disabled", "default", "auto"})
 _LARGEST_DEFAULT_CAPTURE = 512
@@ -73,6 +81,7 @@ class Defaults:
     weight_bits: float = 16.0
     utilization: float = 0.92
     graphs: float = 2.0
+    cores: int = 1
 
     @classmethod
     def of(cls, space: Space) -> Defaults:
@@ -89,13 +98,13 @@ class Defaults:
         found.setdefault("seqs", 128.0 if cpu else 256.0)
         found.setdefault("batched_tokens", 2048.0 if small else 8192.0)
         bits = _bits(space.model.quantization, 16.0)
-        return cls(**found, weight_bits=bits, graphs=0.0 if cpu else 2.0)
+        return cls(**found, weight_bits=bits, graphs=0.0 if cpu else 2.0, cores=max(space.hardware.cores or 1, 1))
 
 
 def is_decisive(parameter: Parameter) -> bool:
-    """Whether the parameter sets the batch, the tokens a step, precision, drafts, or the split over devices."""
-    names = {_spelling(parameter.name), _spelling(parameter.target)}
-    decisive = ("seqs", "batched_tokens", "quantization", "drafts", "tensor_parallel", "data_parallel")
+    """Whether the parameter sets the batch, tokens a step, precision, drafts, threads, or the split over devices."""
+    names = {_spelling(parameter.name), _spelling(parameter.target.removeprefix("env:"))}
+    decisive = ("seqs", "batched_tokens", "quantization", "drafts", "tensor_parallel", "data_parallel", "threads")
     return any(names & set(_SPELLINGS[knob]) for knob in decisive)
 
 
@@ -153,11 +162,38 @@ def read_knobs(candidate: Candidate, defaults: Defaults) -> list[float]:
         number("data_parallel", 1.0),
         0.0 if _false(look("async")) else 1.0,
         0.0 if _false(look("chunked")) else 1.0,
+        _threads(look("threads"), defaults.cores),
+        number("stream", 1.0),
+        number("api_servers", 1.0),
     ]
+
+
+def varies(space: Space, *knobs: str) -> bool:
+    """Whether a parameter of the space sets one of these knobs."""
+    wanted = {spelling for knob in knobs for spelling in _SPELLINGS[knob]}
+    return any(
+        wanted & {_spelling(parameter.name), _spelling(parameter.target.removeprefix("env:"))}
+        for parameter in space.parameters
+    )
+
+
+def _threads(bind: object, cores: int) -> float:
+    """Compute threads of the CPU backend: ``auto`` keeps one core free, ``nobind`` takes all, else a list of cores.
+
+    Source: vllm/v1/worker/cpu_worker.py (VLLM_CPU_OMP_THREADS_BIND, VLLM_CPU_NUM_OF_RESERVED_CPU).
+    """
+    text = str(bind if bind is not None else "auto").lower()
+    if text == "nobind":
+        return float(cores)
+    count = 0
+    for first, last in re.findall(r"(\d{1,5})(?:-(\d{1,5}))?", text.split("|")[0]):
+        count += max(int(last) - int(first) + 1, 1) if last else 1
+    return float(min(count, 4096)) if count else float(max(cores - 1, 1))
 
 
 def _flat(candidate: Candidate) -> dict[str, object]:
     flat: dict[str, object] = {_spelling(name): value for name, value in candidate.assignment.items()}
+    flat |= {_spelling(name): value for name, value in candidate.environment.items()}
 
     def walk(prefix: str, value: object) -> None:
         if isinstance(value, Mapping) and len(prefix) < 200:
