@@ -10,6 +10,7 @@ import pytest
 from tests.unit.search.helpers import small_space
 from tuner.model.candidate import Candidate
 from tuner.model.json import Json
+from tuner.model.space import Parameter, Range, Space
 from tuner.model.workload import LoadPoint, Workload
 from tuner.search.distributions import encodings
 from tuner.search.feasibility import Suspects, suspect_model
@@ -45,6 +46,16 @@ class TestKnobs:
     def test_speculation(self) -> None:
         assert knobs(speculative_config={"method": "ngram", "num_speculative_tokens": 3})["drafts"] == 3
         assert knobs(speculative_config={"method": "off", "num_speculative_tokens": 3})["drafts"] == 0
+
+    @pytest.mark.parametrize(
+        ("bind", "threads"),
+        [(None, 7), ("auto", 7), ("nobind", 8), ("0-1", 2), ("0,2,4", 3), ("0-3|4-7", 4), ("nonsense", 7)],
+    )
+    def test_threads_of_the_cpu_backend(self, bind: str | None, threads: int) -> None:
+        environment = {} if bind is None else {"VLLM_CPU_OMP_THREADS_BIND": bind}
+        candidate = Candidate(assignment={}, arguments={}, environment=environment)
+        row = dict(zip(KNOBS, read_knobs(candidate, Defaults(cores=8)), strict=True))
+        assert row["threads"] == threads
 
     @pytest.mark.parametrize("value", [None, [], "many", float("inf"), -3, True])
     def test_nonsense_is_ignored(self, value: Json) -> None:
@@ -155,3 +166,37 @@ class TestFeasibility:
     def test_the_default_is_trusted_before_any_trial(self) -> None:
         model = suspect_model(self.suspects, np.zeros((0, 5)), np.zeros(0, bool), [])
         assert model.chance(np.array([self.row()]))[0] > 0.9
+
+
+def _row(**values: float) -> np.ndarray:
+    row = dict(zip(KNOBS, read_knobs(Candidate(assignment={}, arguments={}), Defaults()), strict=True))
+    return np.array([[*(row | values).values()]])
+
+
+class TestFrontend:
+    """Beside an H200 with 1,024 clients one API server passed on 12,000 tok/s, whatever the GPU could do."""
+
+    FRONTEND = Parameter(name="stream_interval", target="stream-interval", domain=Range(low=1, high=16, log=True))
+
+    def _gain(self, space: Space, **values: float) -> float:
+        model = StepModel(space, WORKLOAD, per_step=False)
+        fast = {"seqs": 1024.0, "capture": 1024.0, "weight_bits": 8.0}
+        return float(model.predict(_row(**fast, **values))[0] - model.predict(_row(**fast))[0])
+
+    def test_fewer_chunks_and_more_servers_help_a_fast_engine(self) -> None:
+        space = small_space()
+        space = replace(space, parameters=(*space.parameters, self.FRONTEND))
+        assert self._gain(space, stream=8.0) > 0.2
+        assert self._gain(space, stream=8.0, api_servers=4.0) > self._gain(space, stream=8.0)
+
+    def test_where_the_space_cannot_change_it_it_plays_no_part(self) -> None:
+        assert self._gain(small_space(), stream=8.0) == 0.0
+
+
+def test_cpu_threads_speed_up_the_cpu_and_nothing_else() -> None:
+    space = small_space()
+    cpu = replace(space, hardware=replace(space.hardware, platform="cpu", bandwidth_gb_s=20, tflops={"bf16": 0.5}))
+    for where, low, high in ((cpu, 1.3, 2.0), (space, 1.0, 1.0)):
+        model = StepModel(where, WORKLOAD, per_step=False)
+        ratio = float(np.exp(model.predict(_row(threads=2.0)) - model.predict(_row(threads=1.0)))[0])
+        assert low <= ratio <= high
