@@ -179,7 +179,8 @@ class TestFrontend:
     FRONTEND = Parameter(name="stream_interval", target="stream-interval", domain=Range(low=1, high=16, log=True))
 
     def _gain(self, space: Space, **values: float) -> float:
-        model = StepModel(space, WORKLOAD, per_step=False)
+        sparse = replace(space.model, experts=128, experts_per_token=8)
+        model = StepModel(replace(space, model=sparse), WORKLOAD, per_step=False)
         fast = {"seqs": 1024.0, "capture": 1024.0, "weight_bits": 8.0}
         return float(model.predict(_row(**fast, **values))[0] - model.predict(_row(**fast))[0])
 
