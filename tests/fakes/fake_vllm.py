@@ -339,7 +339,8 @@ def serve(argv: list[str]) -> int:
     child, receive = start_engine(script, argv)
     if not _ready(child, receive):
         code = child.wait()
-        if code < 0:
+        if code < 0 and script.get("oom_kill_at"):
+            # A worker that is killed is named; of an EngineCore that is killed, only the last line knows.
             voice.say(
                 "multiproc_executor.py:290",
                 f"Worker proc VllmWorker-0 died unexpectedly (exit code: {code}), shutting down executor.",

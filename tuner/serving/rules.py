@@ -366,6 +366,18 @@ RULES: tuple[Rule, ...] = (
         anywhere=True,
     ),
     _rule(
+        "worker-killed",
+        # An engine that was killed while it started leaves no error of its own, only its exit code in vLLM's last line.
+        r"Failed core proc\(s\): \{[^}\n]{0,200}?'(\w{1,40})': (-9|-15)\b",
+        lambda found, _: (
+            f"{found[1]} was killed while it started (exit code {found[2]})"
+            + (", most likely by the kernel for want of host memory" if found[2] == "-9" else "")
+        ),
+        blame=Blame.MACHINE,
+        retry=True,
+        anywhere=True,
+    ),
+    _rule(
         "ready-timeout",
         r"Timed out waiting for engine core processes to start|Did not receive response from front-end process within",
         "vLLM's own limit for the engine's start ran out",

@@ -290,3 +290,13 @@ def test_what_a_pydantic_check_raised_is_the_cause() -> None:
         "quant-mismatch",
         "the checkpoint is quantized with fp8, the flag says awq",
     )
+
+
+def test_an_engine_killed_while_it_started_is_known_by_its_exit_code() -> None:
+    generic = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): "
+    log = generic + "{'EngineCore_DP0': -9}"
+    failure = classify(log, code=1)
+    assert (failure.kind, failure.blame, failure.retry) == ("worker-killed", Blame.MACHINE, True)
+    cause = "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`"
+    assert classify(f"{cause}\n{log}", code=1).kind == "no-kv"
+    assert classify(log.replace("-9", "1"), code=1).kind == "unknown"
