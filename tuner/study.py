@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tuner.account import Account
 from tuner.errors import StudyStopped
 from tuner.model.candidate import Candidate
 from tuner.model.history import Comparison, Contender, History, Judgement, Trial
@@ -18,6 +17,7 @@ from tuner.model.judge import constraints
 from tuner.model.measurement import QualityReport
 from tuner.model.outcome import Blame, Outcome, Status
 from tuner.model.records import from_record, to_record
+from tuner.model.summary import summarise
 from tuner.ports import (
     Observer,
     Optimizer,
@@ -84,10 +84,8 @@ class Study:
     _history: History = field(init=False)
     _known_quality: dict[str, QualityReport] = field(default_factory=dict, init=False)
     _twins: dict[str, int] = field(default_factory=dict, init=False)
-    _since: int = field(default=0, init=False)
-    _began: float = field(default=0.0, init=False)
+    _account: Account = field(init=False)
     _spent_before: float = field(default=0.0, init=False)
-    _account: dict[str, float] = field(default_factory=dict, init=False)
 
     def run(self) -> Result:
         """Run to the end of the budget, or until nothing more is to be expected.
@@ -96,13 +94,13 @@ class Study:
             StudyStopped: going on would mislead or waste; what was measured is kept.
             KeyboardInterrupt: passed on after the trial in flight was closed.
         """
-        self._began = time.monotonic()
-        with self._timed("search"):
+        self._account = Account.read(self.info.directory / "progress.json")
+        with self._account.timed("search"):
             self._resume()
-        with self._timed("tracking"):
-            self.tracker.open(self.info)
         status = "FAILED"
         try:
+            with self._account.timed("tracking"):
+                self.tracker.open(self.info)
             reason = self._phases()
             status = "FINISHED"
         except KeyboardInterrupt:
@@ -110,14 +108,14 @@ class Study:
             raise
         finally:
             self.runner.close()
-            with self._timed("tracking"):
+            with self._account.timed("tracking"):
                 self.tracker.study_ended(status, self.summary(), ())
-            self._mark(finished=status == "FINISHED")
+            self._account.write(finished=status == "FINISHED")
         return Result(
             history=self._history,
             judgement=self._judgement(),
             reason=reason,
-            wall_seconds=time.monotonic() - self._began,
+            wall_seconds=self._account.running,
         )
 
     def _phases(self) -> str:
@@ -184,14 +182,14 @@ class Study:
 
     def _ask(self) -> Suggestion | None:
         try:
-            with self._timed("search"):
+            with self._account.timed("search"):
                 return self.optimizer.ask()
         except StudyStopped as stopped:
             self.observer.message(str(stopped))
             return None
 
     def _trial(self, origin: str, assignment: Mapping[str, Scalar], confirm_of: Candidate | None = None) -> Outcome:
-        with self._timed("search"):
+        with self._account.timed("search"):
             suggestion = self.optimizer.ask(origin, assignment)
         return self._run(suggestion, confirm_of)
 
@@ -218,7 +216,7 @@ class Study:
             outcome = Outcome(candidate=candidate, status=Status.EXCLUDED, exclusion=exclusion)
             return self._close(suggestion, outcome)
         self.observer.trial_started(
-            suggestion.number, candidate, done=self._history.spent(self._since), total=self.budget.trials
+            suggestion.number, candidate, done=self._history.spent(self._account.since), total=self.budget.trials
         )
         self.tracker.trial_started(suggestion.number, candidate)
         try:
@@ -269,7 +267,7 @@ class Study:
             ),
         )
         before = self._history.best()
-        with self._timed("search"):
+        with self._account.timed("search"):
             self.optimizer.tell(suggestion.number, outcome, to_record(outcome))
         self._remember(Trial(number=suggestion.number, origin=suggestion.origin, outcome=outcome))
         best = self._history.best()
@@ -283,9 +281,9 @@ class Study:
         if outcome.status is not Status.EXCLUDED:
             directory.mkdir(parents=True, exist_ok=True)
             (directory / "trial.json").write_text(json.dumps(to_record(outcome), indent=1), encoding="utf-8")
-        with self._timed("tracking"):
+        with self._account.timed("tracking"):
             self.tracker.trial_ended(suggestion.number, outcome, directory=directory, is_best=is_best)
-        self._mark(finished=False)
+        self._account.write(finished=False)
         self.observer.trial_ended(suggestion.number, outcome, is_best=is_best)
         return outcome
 
@@ -319,7 +317,7 @@ class Study:
     def _search_over(self) -> str | None:
         """Why the search ends now and confirmation begins; None to go on."""
         least = _CONFIRM_PAIRS[0] * 2
-        done = self._history.spent(self._since)
+        done = self._history.spent(self._account.since)
         if self.budget.trials is not None and done + self._reserve(self.budget.trials, least) >= self.budget.trials:
             return f"the budget of {self.budget.trials} trials is spent"
         if self.budget.seconds is not None:
@@ -327,7 +325,7 @@ class Study:
             reserve = typical * self._reserve(int(self.budget.seconds / typical) if typical else least, least)
             if self._elapsed() + reserve + typical > self.budget.seconds:
                 return f"the budget of {self.budget.seconds / 60:.0f} min is spent"
-        with self._timed("search"):
+        with self._account.timed("search"):
             gain = self.optimizer.expected_gain()
         if gain is not None and gain < self.budget.min_gain:
             return f"the model expects less than {self.budget.min_gain:.1%} more"
@@ -340,14 +338,14 @@ class Study:
 
     def _out_of_budget(self, *, slack: float) -> bool:
         """Whether another trial does not fit; ``slack`` typical trials must still fit in the time."""
-        if self.budget.trials is not None and self._history.spent(self._since) >= self.budget.trials:
+        if self.budget.trials is not None and self._history.spent(self._account.since) >= self.budget.trials:
             return True
         if self.budget.seconds is None:
             return False
         return self._elapsed() + slack * self._history.typical_seconds() > self.budget.seconds
 
     def _elapsed(self) -> float:
-        return self._spent_before + time.monotonic() - self._began
+        return self._spent_before + self._account.running
 
     def _stop_if_hopeless(self) -> None:
         outcome = self._history.repeated_cause(_SAME_CAUSE)
@@ -370,18 +368,13 @@ class Study:
             if item.record:
                 outcome = from_record(item.record)
                 self._remember(Trial(number=item.number, origin=item.origin, outcome=outcome))
-        state = self._state()
-        self._account = {
-            name: float(state.get(name, 0.0)) for name in ("wall_seconds", "search_seconds", "tracking_seconds")
-        }
-        if state.get("finished", False) or "since" not in state:
-            self._since = max((item.number for item in past), default=-1) + 1
+        if self._account.finished:
+            self._account.since = max((item.number for item in past), default=-1) + 1
         else:
-            self._since = int(state["since"])
-            self._spent_before = self._history.seconds(self._since)
+            self._spent_before = self._history.seconds(self._account.since)
         if past:
             self.observer.message(f"going on with {len(past)} earlier trials of study {self.info.name}")
-        self._mark(finished=False)
+        self._account.write(finished=False)
 
     def _seen(self, candidate: Candidate) -> bool:
         identity = self.planner.identity(candidate)
@@ -390,35 +383,6 @@ class Study:
             for t in self._history.trials
             if t.outcome.status not in (Status.DISTURBED, Status.INTERRUPTED)
         )
-
-    @contextmanager
-    def _timed(self, what: str) -> Iterator[None]:
-        """Book the time of a block under ``search`` or ``tracking``, for the time account."""
-        began = time.monotonic()
-        try:
-            yield
-        finally:
-            name = f"{what}_seconds"
-            self._account[name] = self._account.get(name, 0.0) + time.monotonic() - began
-
-    def _state(self) -> dict[str, float]:
-        try:
-            state = json.loads(self._state_file.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return state if isinstance(state, dict) else {}
-
-    def _mark(self, *, finished: bool) -> None:
-        self._state_file.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self._state_file.with_suffix(".tmp")
-        wall = self._account.get("wall_seconds", 0.0) + time.monotonic() - self._began
-        state = {**self._account, "wall_seconds": wall, "since": self._since, "finished": finished}
-        fresh.write_text(json.dumps(state), encoding="utf-8")
-        fresh.replace(self._state_file)
-
-    @property
-    def _state_file(self) -> Path:
-        return self.info.directory / "progress.json"
 
     def _directory(self, number: int) -> Path:
         return self.info.directory / "trials" / f"{number:04d}"
@@ -432,40 +396,6 @@ class Study:
     def summary(self) -> dict[str, Json]:
         """Plain figures for trackers and scripts."""
         return summarise(self._history, self._judgement())
-
-
-def summarise(history: History, judgement: Judgement | None) -> dict[str, Json]:
-    """A study in plain values: baseline, winner, gain with its interval, trials by status."""
-    baseline, winner = history.baseline(), history.winner()
-    counts: dict[str, int] = {}
-    for trial in history.trials:
-        counts[trial.outcome.status.value] = counts.get(trial.outcome.status.value, 0) + 1
-    summary: dict[str, Json] = {
-        "objective": history.objective.metric,
-        "maximize": history.objective.maximize,
-        "unit": history.objective.unit,
-        "trials": counts,
-        "baseline": None if baseline is None else {"trial": baseline.number, "value": baseline.value},
-        "winner": None,
-    }
-    if winner is not None:
-        summary["winner"] = {
-            "trial": winner.number,
-            "value": winner.value,
-            "confirmed": winner.confirmed,
-            "assignment": dict(winner.candidate.assignment),
-            "arguments": dict(winner.candidate.arguments),
-            "environment": dict(winner.candidate.environment),
-        }
-    if judgement is not None:
-        summary["judgement"] = {
-            "verdict": judgement.verdict,
-            "gain": judgement.gain,
-            "low": judgement.low,
-            "high": judgement.high,
-            "basis": judgement.basis,
-        }
-    return summary
 
 
 def _fresh_seed(seed: int, study: str, number: int, attempt: int) -> int:

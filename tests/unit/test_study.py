@@ -321,7 +321,7 @@ def test_a_finished_study_goes_on_with_a_fresh_budget(tmp_path: Path) -> None:
 def test_the_time_budget_keeps_room_for_confirmation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count(step=1)
     runner = TableRunner(seconds=10.0)
-    monkeypatch.setattr("tuner.study.time.monotonic", lambda: 10.0 * len(runner.ran) + next(clock) * 1e-6)
+    monkeypatch.setattr("tuner.account.time.monotonic", lambda: 10.0 * len(runner.ran) + next(clock) * 1e-6)
     study, _, optimizer, _ = _study(tmp_path, runner=runner, budget=Budget(seconds=125.0))
     result = study.run()
     assert "budget of 2 min" in result.reason
