@@ -113,14 +113,20 @@ def tune(
         float,
         typer.Option(
             "--max-accuracy-drop",
-            help="Allowed loss of accuracy against the default (0.02 = 2 points).",
+            help="Allowed loss of accuracy against the default (0.01 = 1 point).",
             rich_help_panel=_HOW,
         ),
-    ] = 0.02,
+    ] = 0.01,
     lm_eval: Annotated[
         list[str] | None,
         typer.Option(
             "--lm-eval", help="Also check this lm-eval task (name or YAML). Repeatable.", rich_help_panel=_HOW
+        ),
+    ] = None,
+    questions: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--questions", help="Also ask these questions (JSONL, docs/ACCURACY.md). Repeatable.", rich_help_panel=_HOW
         ),
     ] = None,
     no_accuracy: Annotated[
@@ -208,6 +214,7 @@ def tune(
         limits=tuple(limit or ()),
         max_drop=max_drop,
         lm_eval=tuple(lm_eval or ()),
+        questions=tuple(questions or ()),
         check_quality=not no_accuracy,
         storage=storage,
         tracking_uri=tracking_uri,

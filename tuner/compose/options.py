@@ -80,8 +80,9 @@ class Options:
     budget: str | None = None
     objective: str = "throughput"
     limits: tuple[str, ...] = ()
-    max_drop: float = 0.02
+    max_drop: float = 0.01
     lm_eval: tuple[str, ...] = ()
+    questions: tuple[Path, ...] = ()
     check_quality: bool = True
     storage: str | None = None
     tracking_uri: str | None = None
@@ -106,7 +107,7 @@ class Options:
         if self.trials is not None and self.trials < 1:
             raise InputError(f"--trials {self.trials}: must be at least 1 (the baseline)")
         if not 0 <= self.max_drop < 1:
-            raise InputError(f"--max-accuracy-drop {self.max_drop}: a share from 0 to below 1, such as 0.02")
+            raise InputError(f"--max-accuracy-drop {self.max_drop}: a share from 0 to below 1, such as 0.01")
         if self.sampler not in _SAMPLERS:
             raise InputError(f"--sampler {self.sampler!r} is unknown; one of {', '.join(_SAMPLERS)}")
         if self.price is not None and not 0 < self.price < 1e9:
@@ -120,7 +121,7 @@ class Options:
         for name, text in (("--vllm-command", self.vllm_command), ("--trial-command", self.trial_command)):
             if text is not None:
                 split_command(name, text)
-        for path in (*self.spaces, *((self.replay,) if self.replay else ())):
+        for path in (*self.spaces, *self.questions, *((self.replay,) if self.replay else ())):
             if not path.is_file():
                 raise InputError(f"{path}: no such file")
 

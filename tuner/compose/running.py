@@ -166,7 +166,7 @@ def _runner(options: Options, prepared: Prepared, directory: Path, view: Observe
     return VllmTrial(
         launcher=launcher,
         load=load,
-        quality=QualitySuite(allowed_drop=options.max_drop, tasks=options.lm_eval),
+        quality=QualitySuite(allowed_drop=options.max_drop, tasks=options.lm_eval, question_files=options.questions),
         objective=objective,
     )
 
