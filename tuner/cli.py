@@ -158,6 +158,14 @@ def tune(
             rich_help_panel=_RUN,
         ),
     ] = None,
+    trial_timeout: Annotated[
+        str,
+        typer.Option(
+            "--trial-timeout",
+            help="Longest time that --trial-command may take for one trial, such as 90m.",
+            rich_help_panel=_RUN,
+        ),
+    ] = "1h",
     replay: Annotated[
         Path | None,
         typer.Option("--replay", help="Answer from a recorded table instead of measuring.", rich_help_panel=_RUN),
@@ -224,6 +232,7 @@ def tune(
         sampler=sampler,
         vllm_command=vllm_command,
         trial_command=trial_command,
+        trial_timeout=trial_timeout,
         replay=replay,
         arguments=tuple(argument or ()),
         environment=tuple(env or ()),

@@ -92,6 +92,7 @@ class Options:
     sampler: str = "tune"
     vllm_command: str | None = None
     trial_command: str | None = None
+    trial_timeout: str = "1h"
     replay: Path | None = None
     arguments: tuple[str, ...] = ()
     environment: tuple[str, ...] = ()
@@ -102,7 +103,7 @@ class Options:
 
     def validate(self) -> None:
         """Look at every option once, so that nothing is found wrong after something was started."""
-        _ = (self.budget_seconds, self.parsed_objective, self.parsed_limits, self.extra_arguments)
+        _ = (self.budget_seconds, self.trial_timeout_s, self.parsed_objective, self.parsed_limits, self.extra_arguments)
         _ = (self.extra_environment, self.places)
         if self.trials is not None and self.trials < 1:
             raise InputError(f"--trials {self.trials}: must be at least 1 (the baseline)")
@@ -134,6 +135,14 @@ class Options:
             return parse_duration(self.budget)
         except ValueError as error:
             raise InputError(f"--budget: {error}") from None
+
+    @property
+    def trial_timeout_s(self) -> float:
+        """Longest time (s) that one run of the trial command may take."""
+        try:
+            return parse_duration(self.trial_timeout)
+        except ValueError as error:
+            raise InputError(f"--trial-timeout: {error}") from None
 
     @property
     def parsed_objective(self) -> Objective:

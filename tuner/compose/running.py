@@ -125,12 +125,18 @@ def _runner(options: Options, prepared: Prepared, directory: Path, view: Observe
     objective, limits = options.parsed_objective, options.parsed_limits
     if options.trial_command is not None:
         from tuner.serving.external import ExternalRunner  # noqa: PLC0415
+        from tuner.serving.ledger import Ledger, sweep  # noqa: PLC0415
 
+        ledger = directory / "processes.jsonl"
+        for sentence in sweep(ledger):
+            view.message(sentence)
         return ExternalRunner(
             split_command("--trial-command", options.trial_command),
             objective=objective,
             limits=limits,
+            timeout_s=options.trial_timeout_s,
             environment=options.secret_environment,
+            ledger=Ledger(ledger),
         )
     if options.replay is not None:
         from tuner.serving.replay import ReplayRunner  # noqa: PLC0415

@@ -236,15 +236,16 @@ class Table:
         return frozenset(name for row in self.rows for name in row.metrics)
 
     def noise(self, metric: str) -> float:
-        """Relative standard deviation of one run, pooled over rows with several; 1 % where none has."""
-        squares, freedom = 0.0, 0
-        for row in self.rows:
-            values = row.samples.get(metric, ())
-            mean = statistics.fmean(values) if values else 0.0
-            if len(values) > 1 and mean > 0:
-                squares += sum((value / mean - 1) ** 2 for value in values)
-                freedom += len(values) - 1
-        return math.sqrt(squares / freedom) if freedom else _UNKNOWN_NOISE
+        """Relative standard deviation of one run: the median over rows with several; 1 % where none has.
+
+        The median, because one row whose first run still compiled would otherwise speak for all.
+        """
+        spreads = [
+            statistics.stdev(values) / mean
+            for row in self.rows
+            if len(values := row.samples.get(metric, ())) > 1 and (mean := statistics.fmean(values)) > 0
+        ]
+        return statistics.median(spreads) if spreads else _UNKNOWN_NOISE
 
     def distance(self, one: Features, other: Features) -> float:
         """Sum over the table's parameters: 1 for another choice, a share of the range (log scale) for numbers."""
