@@ -155,13 +155,12 @@ def export_study(
     else:
         contender = history.winner()
         if contender is None:
-            raise InputError(f"study {study.directory.name}: no configuration is feasible yet; nothing to export")
+            raise InputError(
+                f"study {study.directory.name}: nothing beats vLLM's defaults (so far); "
+                "give --trial N to export one trial all the same"
+            )
         candidate = contender.candidate
     judgement = history.judge(contender, compare) if contender else None
-    if contender is not None and judgement is not None and judgement.verdict == "worse":
-        raise InputError(
-            f"study {study.directory.name}: nothing beats vLLM's defaults; give --trial N to export one all the same"
-        )
     result = export_winner(
         candidate,
         about=study.about,

@@ -148,10 +148,14 @@ class History:
         return None
 
     def winner(self) -> Contender | None:
-        """The best configuration that is not the baseline: confirmed ones go before unconfirmed ones."""
-        contenders = self.contenders()
-        confirmed = [c for c in contenders if c.confirmed]
-        return (confirmed or contenders or [None])[0]  # type: ignore[list-item]
+        """The best configuration that measured better than the baseline: confirmed ones go before unconfirmed ones.
+
+        None where nothing did. A baseline that misses a limit is beaten by whatever keeps them all.
+        """
+        baseline = self.baseline()
+        better = [c for c in self.contenders() if baseline is None or self.objective.better(c.value, baseline.value)]
+        confirmed = [c for c in better if c.confirmed]
+        return (confirmed or better or [None])[0]  # type: ignore[list-item]
 
     def best(self) -> Contender | None:
         """The best feasible configuration, the baseline included."""

@@ -99,7 +99,7 @@ def _verdict(document: Mapping[str, Any]) -> str:
     if document["baseline"] is None and winner is None:
         return "Nothing was measured to the end yet."
     if winner is None:
-        return "No configuration but vLLM's defaults is feasible so far."
+        return "Nothing measured better than vLLM's defaults so far."
     if judgement is None:
         return f"Trial {winner['trial']} is the best so far; it was not compared with vLLM's defaults."
     gain, low, high = judgement["gain"], judgement["low"], judgement["high"]

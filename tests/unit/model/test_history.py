@@ -71,6 +71,15 @@ def test_a_confirmed_configuration_goes_before_a_lucky_unconfirmed_one(script: S
     assert winner.candidate.assignment == {"x": 1}
 
 
+def test_what_is_no_better_than_the_baseline_is_no_winner(script: Script) -> None:
+    script.measured(BASE, 100.0, origin="baseline")
+    script.measured(_candidate(1), 87.0)
+    assert script.history.winner() is None
+    best = script.history.best()
+    assert best is not None
+    assert best.candidate.key == BASE.key
+
+
 def test_what_lost_accuracy_or_died_later_cannot_win(script: Script) -> None:
     script.measured(_candidate(1), 150.0)
     script.failed(_candidate(1), "cuda-oom")
@@ -109,6 +118,7 @@ def test_minimised_objectives_turn_everything_round(script: Script) -> None:
     script.measured(BASE, 100.0, origin="baseline")
     script.measured(_candidate(1), 80.0)
     script.measured(_candidate(2), 60.0)
+    script.measured(_candidate(3), 120.0)
     winner = script.history.winner()
     assert winner is not None
     assert winner.value == 60.0
