@@ -58,6 +58,9 @@ class Planner:
     def effective_identity(self, candidate: Candidate, effective: Mapping[str, Json]) -> str:
         return candidate.key
 
+    def forecast(self, candidate: Candidate) -> Mapping[str, float]:
+        return {}
+
     def numerics(self, candidate: Candidate) -> str:
         return str(candidate.assignment.get("kv_cache_dtype"))
 

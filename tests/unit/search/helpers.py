@@ -82,6 +82,9 @@ class SmallPlanner:
     def effective_identity(self, candidate: Candidate, effective: Mapping[str, Json]) -> str:
         return self.identity(candidate)
 
+    def forecast(self, candidate: Candidate) -> Mapping[str, float]:
+        return {}
+
     def numerics(self, candidate: Candidate) -> str:
         return ""
 
