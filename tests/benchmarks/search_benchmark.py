@@ -13,7 +13,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -75,10 +75,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known = {(run["surface"], run["method"], run["seed"], len(run["share"])) for run in runs}
     waiting = [job for job in jobs if job[:4] not in known]
     with ProcessPoolExecutor(chosen.workers) as pool, log.open("a", encoding="utf-8") as file:
-        for run in pool.map(_job, waiting):
+        for future in as_completed([pool.submit(_job, job) for job in waiting]):
+            run = future.result()
             runs.append(run)
             file.write(json.dumps(run) + "\n")
             file.flush()
+    order = {key: index for index, key in enumerate(job[:3] for job in jobs)}
+    runs.sort(key=lambda run: (names.index(run["surface"]), order.get((run["surface"], run["method"], run["seed"]), 0)))
     _report(runs, chosen.out)
     return 0
 

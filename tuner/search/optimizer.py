@@ -35,7 +35,7 @@ __all__ = ["OptunaOptimizer"]
 _RECORD_LIMIT = 256 * 1024
 """Bytes of one trial's record in the storage; reports keep the full one in the trial's folder."""
 
-_WEEDED = 64
+_WEEDED = 12
 """So many candidates in one ask may turn out excluded or known before the sampler's taste is overruled."""
 
 
