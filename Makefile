@@ -7,7 +7,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 # A default study ends within 20 minutes on two cores, installation not counted.
-BUDGET ?= 18m
+BUDGET ?= 19m
 TUNE_ARGS ?=
 # PyTorch's own index, for pips that do not find torch==…+cpu by themselves.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu

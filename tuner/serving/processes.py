@@ -223,6 +223,8 @@ def end_tree(tree: Tree, *, grace_s: float = 15.0, kill_s: float = 20.0) -> tupl
         running = _wait_gone(tree, min(2.0, grace_s))
     if running:
         running = _wait_gone(tree, kill_s, signal_number=signal.SIGKILL)
+    # What its dead parents left to this process, as the subreaper, would stay a zombie for the rest of the study.
+    _reap(tree.members, tree.root)
     return tuple(sorted(running, key=lambda item: item.pid))
 
 
