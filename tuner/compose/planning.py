@@ -133,17 +133,14 @@ def dry_run(options: Options) -> None:
     blocked = planner.exclusion(baseline)
     survey = planner.survey(_DRY_ASKED, options.seed)
     starts = [(candidate, planner.exclusion(candidate)) for candidate in planner.starts()]
-    candidates = [candidate for candidate, reason in starts if reason is None]
-    candidates += survey.feasible[:_DRY_CANDIDATES]
-    if not candidates and blocked is not None:
+    fit = [candidate for candidate, reason in starts if reason is None] + list(survey.feasible[:_DRY_CANDIDATES])
+    if not fit and blocked is not None:
         raise InputError(f"nothing in this space can start on {plan.hardware.name}: {blocked.reason}")
+    rows = [(baseline, blocked), *starts, *((candidate, None) for candidate in survey.feasible[:_DRY_CANDIDATES])]
     excluded = {rule: _Excluded(count, reason) for rule, (count, reason) in survey.excluded.items()}
-    for candidate, found in starts:
-        if found is not None:
-            excluded[f"{candidate.origin} ({found.rule})"] = _Excluded(1, found.reason)
     dry = _Dry(
         plan=plan,
-        rows=[_described(c, plan.model.name, blocked if c is baseline else None) for c in (baseline, *candidates)],
+        rows=[_described(candidate, plan.model.name, reason) for candidate, reason in rows],
         sampled=survey.sampled,
         feasible=round(survey.sampled * survey.share),
         excluded=excluded,
