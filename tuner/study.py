@@ -166,7 +166,8 @@ class Study:
             decided = judgement is not None and judgement.verdict != "no significant difference"
             if winner.confirmed >= least and (decided or turn >= least):
                 return
-            pair = [("confirm", winner.candidate), ("confirm", self.planner.baseline())]
+            challenger = replace(winner.candidate, origin="confirm")
+            pair = [("confirm", challenger), ("confirm", self.planner.baseline())]
             for origin, candidate in pair if turn % 2 == 0 else reversed(pair):
                 if self._out_of_budget(slack=1.0):
                     self.observer.message("the budget ended before the confirmation did")
@@ -333,8 +334,8 @@ class Study:
 
     @staticmethod
     def _reserve(total: int, least: int) -> int:
-        """Trials kept back for confirmation: its least, but at most a third of everything."""
-        return min(least, total // 3)
+        """Trials kept back for confirmation: its least, but at most half of what follows the baseline, in pairs."""
+        return min(least, 2 * ((total - 1) // 4))
 
     def _out_of_budget(self, *, slack: float) -> bool:
         """Whether another trial does not fit; ``slack`` typical trials must still fit in the time."""

@@ -200,6 +200,12 @@ class Overview:
             return f"{sentence}{basis}. Verdict: **{judgement.get('verdict', '')}**."
         return f"{sentence}, not confirmed yet." if self.summary else f"{sentence} so far; the study is running."
 
+    def _pooled(self, who: str, single: float | None) -> float | None:
+        """The mean over the trials of the winner or of the default, once the study has said it."""
+        part = self.summary.get(who)
+        value = part.get("value") if isinstance(part, Mapping) else None
+        return float(value) if isinstance(value, int | float) else single
+
     def _comparison(self) -> str:
         baseline, winner = self.baseline, self.winner
         if baseline is None:
@@ -215,6 +221,9 @@ class Overview:
         for metric, label in figures:
             before = baseline["metrics"].get(metric)
             after = winner["metrics"].get(metric) if winner is not None else None
+            if metric == self.objective.metric:
+                # The verdict stands on all trials of both, not on the two that found them.
+                before, after = self._pooled("baseline", before), self._pooled("winner", after)
             if before is None and after is None:
                 continue
             change = f"{after / before - 1:+.1%}" if before and after is not None else ""

@@ -124,7 +124,9 @@ def child_metrics(outcome: Outcome) -> dict[str, float]:
     found: dict[str, float] = {}
     measurement = outcome.measurement
     if measurement is not None:
-        found.update(measurement.metrics)
+        # What a failed trial had measured is kept, but never sorts among results.
+        group = "partial/" if outcome.failure is not None else ""
+        found.update({f"{group}{name}": value for name, value in measurement.metrics.items()})
         if len(measurement.points) > 1:
             for point in measurement.points:
                 found.update({f"point {point.name}/{name}": value for name, value in point.metrics.items()})

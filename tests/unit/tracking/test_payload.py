@@ -113,3 +113,10 @@ def test_names_of_runs_and_experiments() -> None:
     assert payload.run_name(0, "baseline") == "trial 000 · baseline"
     assert payload.run_name(12, "start:recipe") == "trial 012 · start recipe"
     assert payload.run_name(3, "search", winner=True) == "trial 003 · winner"
+
+
+def test_what_a_failed_trial_had_measured_does_not_sort_among_results() -> None:
+    failure = Failure(kind="slowdown", cause="fell and stayed down", blame=Blame.MACHINE)
+    metrics = payload.child_metrics(replace(OUTCOME, status=Status.DISTURBED, objective=None, failure=failure))
+    assert "throughput/output" not in metrics
+    assert metrics["partial/throughput/output"] == 500.0
