@@ -144,12 +144,14 @@ def _plot(runs: Sequence[dict[str, Any]], path: Path) -> None:
             if surface == name:
                 share = np.array([run["share"] for run in group], dtype=float) * 100
                 trials = np.arange(1, share.shape[1] + 1)
-                (line,) = axis.plot(trials, np.median(share, axis=0), label=method)
-                axis.fill_between(trials, *np.quantile(share, [0.1, 0.9], axis=0), color=line.get_color(), alpha=0.1)
+                color = f"C{METHODS.index(method)}"
+                axis.plot(trials, np.median(share, axis=0), label=f"{method} ({len(group)})", color=color)
+                axis.fill_between(trials, *np.quantile(share, [0.1, 0.9], axis=0), color=color, alpha=0.1)
         axis.set(title=name, xlabel="launches", ylabel="% of the optimum")
     for axis in list(axes.flat)[len(names) :]:
         axis.set_visible(False)
-    axes.flat[0].legend()
+    for axis in list(axes.flat)[: len(names)]:
+        axis.legend(fontsize=7, title="method (seeds)", title_fontsize=7)
     figure.tight_layout()
     figure.savefig(path, dpi=110)
 
