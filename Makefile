@@ -71,7 +71,7 @@ faults: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.faults.campaign
 
 benchmarks: $(VENV)/.installed-dev
-	$(BIN)/python tests/benchmarks/search_benchmark.py
+	$(BIN)/python -m tests.benchmarks.search_benchmark
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
