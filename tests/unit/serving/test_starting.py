@@ -75,7 +75,7 @@ def parent(site: Path, tmp_path: Path) -> Iterator[WarmParent]:
     made.close()
 
 
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.02)
