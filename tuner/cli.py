@@ -58,6 +58,7 @@ TrackingOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output on standard output.")]
 
 _DIRECTORY = Path("tune-studies")
+_INTERRUPTED = 130
 
 
 def _version(value: bool) -> None:
@@ -356,14 +357,17 @@ def main() -> None:
         signal.signal(name, handler)
     try:
         code: Any = app(standalone_mode=False)
+        if code == _INTERRUPTED:
+            # Typer turns an interrupt into an exit code of its own.
+            raise KeyboardInterrupt  # noqa: TRY301 - one place says how to go on
     except TunerError as error:
         _fail(str(error))
         sys.exit(error.exit_code)
-    except typer.Exit as ended:
-        sys.exit(ended.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted; the same command goes on from here")
-        sys.exit(130)
+        sys.exit(_INTERRUPTED)
+    except typer.Exit as ended:
+        sys.exit(ended.exit_code)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
