@@ -10,7 +10,7 @@ import random
 import sys
 from typing import Any
 
-KV_TOKENS = 60_000
+KV_TOKENS = 100_000
 PROMPT_AND_OUTPUT = 512
 
 

@@ -91,7 +91,7 @@ def tune(
         typer.Option("--space", help="Your own space, laid over the profile. Repeatable.", rich_help_panel=_WHAT),
     ] = None,
     trials: Annotated[
-        int | None, typer.Option("--trials", help="Launch at most so many servers; failed ones count.")
+        int | None, typer.Option("--trials", help="Launch at most so many servers in this run; failed ones count.")
     ] = None,
     budget: Annotated[
         str | None, typer.Option("--budget", help="Wall time such as 30m or 2h. Default: 2h, or what --trials takes.")
@@ -208,6 +208,8 @@ def tune(
             raise InputError("options of a study go without a subcommand: tune --hardware NAME")
         return
     if hardware is None:
+        if len(sys.argv) > 1:
+            raise InputError("--hardware is needed: a profile (see tune spaces), or auto")
         typer.echo(context.get_help())
         raise typer.Exit(2)
     from tuner import compose  # noqa: PLC0415

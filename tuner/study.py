@@ -170,7 +170,8 @@ class Study:
             pair = [("confirm", challenger), ("confirm", self.planner.baseline())]
             for origin, candidate in pair if turn % 2 == 0 else reversed(pair):
                 if self._out_of_budget(slack=1.0):
-                    self.observer.message("the budget ended before the confirmation did")
+                    if not any(c.confirmed >= least for c in self._history.contenders()):
+                        self.observer.message("the budget ended before a winner was confirmed on fresh starts")
                     return
                 self._trial(origin, candidate.assignment, confirm_of=candidate)
 

@@ -111,6 +111,8 @@ class Options:
             raise InputError(f"--max-accuracy-drop {self.max_drop}: a share from 0 to below 1, such as 0.01")
         if self.sampler not in _SAMPLERS:
             raise InputError(f"--sampler {self.sampler!r} is unknown; one of {', '.join(_SAMPLERS)}")
+        if self.objective == "cost" and self.price is None:
+            raise InputError("--objective cost: needs --price, the price of the machine per hour")
         if self.price is not None and not 0 < self.price < 1e9:
             raise InputError(f"--price {self.price}: must be a positive number per hour")
         if not 0 <= self.seed < 2**31:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import platform
 import sys
@@ -53,6 +54,7 @@ def run_study(options: Options) -> None:
     directory = places.study(name)
     check_writable(places.root)
     check_writable(directory)
+    _same_source(directory, options)
     objective, limits = options.parsed_objective, options.parsed_limits
     info = StudyInfo(
         name=name,
@@ -101,6 +103,27 @@ def run_study(options: Options) -> None:
         )
         result = study.run()
     _conclude(console, options, info, result, study.summary())
+
+
+def _source(options: Options) -> str:
+    """What measures: vLLM, a command, or one recorded table. Numbers of two sources are not comparable."""
+    if options.replay is not None:
+        return "replay " + hashlib.sha256(options.replay.read_bytes()).hexdigest()[:12]
+    return _kind(options)
+
+
+def _same_source(directory: Path, options: Options) -> None:
+    """Refuse to go on with a study whose numbers come from something else."""
+    try:
+        about = json.loads((directory / "study.json").read_text(encoding="utf-8"))
+        before = about["facts"]["source"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if before != _source(options):
+        raise InputError(
+            f"study {directory.name}: its numbers come from {before}, not from {_source(options)}; "
+            "give another --study, the old one is kept"
+        )
 
 
 def _with_demo_model(options: Options) -> Options:
@@ -209,6 +232,7 @@ def _facts(options: Options, plan: Plan) -> dict[str, Json]:
     hardware = plan.hardware
     return {
         "kind": _kind(options),
+        "source": _source(options),
         "device": hardware.device,
         "devices": hardware.count,
         "memory_gib": hardware.memory_gib,
@@ -258,5 +282,6 @@ def _conclude(console: Console, options: Options, info: StudyInfo, result: Resul
     console.print()
     console.print(f"every trial:   tune ui{where}", highlight=False)
     console.print(f"one trial:     tune report --trial N{where}", highlight=False)
-    console.print(f"the winner:    tune export --output best.yaml{where}", highlight=False)
-    console.print("               vllm serve --config best.yaml", highlight=False)
+    if result.history.winner() is not None and _kind(options) == "vllm":
+        console.print(f"the winner:    tune export --output best.yaml{where}", highlight=False)
+        console.print("               vllm serve --config best.yaml", highlight=False)

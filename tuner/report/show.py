@@ -97,7 +97,8 @@ def print_trial(console: Console, trial: Trial, objective: Objective) -> None:
 def _verdict(document: Mapping[str, Any]) -> str:
     winner, judgement = document["winner"], document["judgement"]
     if document["baseline"] is None and winner is None:
-        return "Nothing was measured to the end yet."
+        measured = document["trials"].get("measured", 0) > 0
+        return "No configuration keeps every limit so far." if measured else "Nothing was measured to the end yet."
     if winner is None:
         return "Nothing measured better than vLLM's defaults so far."
     if judgement is None:
@@ -136,7 +137,9 @@ def _comparison(console: Console, document: Mapping[str, Any]) -> None:
             table.add_row(Text(label), *_pair(before.get(metric), after.get(metric), unit))
     console.print(table)
     if winner is not None:
-        _say(console, "Winner: " + _choices(winner["assignment"]))
+        proven = document["judgement"] is not None and document["judgement"]["verdict"] == "better"
+        title = "Winner" if proven else "Best candidate, not proven better"
+        _say(console, f"{title}: {_choices(winner['assignment'])}")
 
 
 def _figures(contender: Mapping[str, Any] | None) -> dict[str, float]:

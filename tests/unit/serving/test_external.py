@@ -36,7 +36,7 @@ def test_the_example_measures_and_knows_what_cannot_run(tmp_path: Path) -> None:
     dead = runner.run(Candidate(assignment={}, arguments={"max-num-seqs": 2048}), context, lambda *_: None)
     assert dead.failure is not None
     assert dead.failure.kind == "no-kv"
-    assert dead.failure.violation == pytest.approx(2048 * 64 / 60_000 - 1)
+    assert dead.failure.violation == pytest.approx(2048 * 64 / 100_000 - 1)
     assert (tmp_path / "t" / "external.log").read_text().startswith("what is written")
 
 
