@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from tuner.model.candidate import Candidate
 from tuner.model.measurement import Measurement, QualityReport
@@ -23,7 +22,7 @@ from tuner.ports import (
     TrialContext,
 )
 
-__all__ = ["VllmTrial", "trial_directory"]
+__all__ = ["VllmTrial"]
 
 
 @dataclass
@@ -175,8 +174,3 @@ def _measured(outcome: Outcome, measurement: Measurement) -> Outcome:
 def _failed(outcome: Outcome, failure: Failure) -> Outcome:
     disturbed = failure.blame is Blame.MACHINE
     return replace(outcome, status=Status.DISTURBED if disturbed else Status.BROKEN, failure=failure)
-
-
-def trial_directory(study: Path, number: int) -> Path:
-    """Folder of one trial below its study."""
-    return study / "trials" / f"{number:04d}"

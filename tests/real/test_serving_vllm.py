@@ -21,7 +21,9 @@ EAGER = {"enforce-eager": True, "kv-cache-memory-bytes": "512M", "max-model-len"
 
 pytestmark = [
     pytest.mark.vllm,
-    pytest.mark.skipif(not (MODEL / "config.json").exists(), reason="the demo model is not there: run `tune demo`"),
+    pytest.mark.skipif(
+        not (MODEL / "config.json").exists(), reason="the demo model is not there: run `python -m tuner.demo`"
+    ),
 ]
 
 

@@ -6,8 +6,6 @@ import os
 import re
 import shlex
 import shutil
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -257,11 +255,6 @@ def check_writable(folder: Path) -> None:
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise InputError(f"{folder}: cannot be written ({reason}); choose another with --directory") from None
-
-
-def serving_python() -> Sequence[str]:
-    """The Python that serves: this one."""
-    return (sys.executable,)
 
 
 def _absolute_sqlite(url: str) -> str:

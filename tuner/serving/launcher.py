@@ -102,7 +102,7 @@ class VllmLauncher:
         try:
             study_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"{study_dir} cannot be made ({error.strerror}): give another --study-dir") from error
+            raise InputError(f"{study_dir} cannot be made ({error.strerror}): give another --directory") from error
         self._cache, self._cache_lock = claim_cache()
         self._settings = Settings(
             model=model,

@@ -51,7 +51,7 @@ def describe(python: Sequence[str], *, timeout_s: float = _TIMEOUT_S, cache: Pat
         return known
     answer = _run(python, {}, timeout_s)
     if not isinstance(answer, dict) or not isinstance(answer.get("flags"), dict):
-        raise RunError(f"{_name(python)}: vLLM's parser gave no flags; run `tune doctor` in that environment")
+        raise RunError(f"{_name(python)}: vLLM's parser gave no flags; see whether vLLM imports in that environment")
     _write_cache(path, answer)
     return answer
 
@@ -83,7 +83,7 @@ def read_back_many(
     """
     answer = _run(python, {"read": [list(argv) for argv in argvs]}, timeout_s)
     if not isinstance(answer, list) or len(answer) != len(argvs):
-        raise RunError(f"{_name(python)}: vLLM's parser gave no answer; run `tune doctor` in that environment")
+        raise RunError(f"{_name(python)}: vLLM's parser gave no answer; see whether vLLM imports in that environment")
     out: list[dict[str, Json] | str] = []
     for item in answer:
         values = item.get("values") if isinstance(item, dict) else None
@@ -137,7 +137,9 @@ def _run(python: Sequence[str], request: dict[str, Json], timeout_s: float) -> J
     try:
         value: Json = json.loads(answer)
     except ValueError:
-        raise RunError(f"{_name(python)}: vLLM's parser gave no JSON; run `tune doctor` in that environment") from None
+        raise RunError(
+            f"{_name(python)}: vLLM's parser gave no JSON; see whether vLLM imports in that environment"
+        ) from None
     return value
 
 
