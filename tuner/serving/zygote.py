@@ -301,8 +301,10 @@ class Parent:
             # A forked child leads a session and a process group of its own, so its workers are reached as well,
             # also after it has ended itself.
             for pid in self.children:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(pid, number)
+                # A child that was forked a moment ago does not lead its group yet: it is reached by itself.
+                for send in (os.killpg, os.kill):
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        send(pid, number)
             while time.monotonic() < deadline and any(map(group_exists, self.children)):
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(-1, os.WNOHANG)
@@ -310,14 +312,12 @@ class Parent:
 
 
 def group_exists(pid: int) -> bool:
-    """Whether the process group still has members."""
-    try:
-        os.killpg(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return False
-    return True
+    """Whether the process group still has members, or its leader to be is still there."""
+    for ask in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            ask(pid, 0)
+            return True
+    return False
 
 
 def finish(status: int) -> None:
