@@ -186,6 +186,14 @@ def tune(
         bool,
         typer.Option("--warm/--cold", help="Fork servers from a parent that has imported vLLM.", rich_help_panel=_RUN),
     ] = True,
+    early_stop: Annotated[
+        bool,
+        typer.Option(
+            "--early-stop/--no-early-stop",
+            help="End a candidate that is clearly behind the best before its last round.",
+            rich_help_panel=_RUN,
+        ),
+    ] = True,
     trust_remote_code: Annotated[
         bool,
         typer.Option("--trust-remote-code", help="Let vLLM run code that comes with the model.", rich_help_panel=_RUN),
@@ -240,6 +248,7 @@ def tune(
         arguments=tuple(argument or ()),
         environment=tuple(env or ()),
         warm=warm,
+        early_stop=early_stop,
         trust_remote_code=trust_remote_code,
         price=price,
         as_json=as_json,

@@ -95,6 +95,7 @@ class Options:
     arguments: tuple[str, ...] = ()
     environment: tuple[str, ...] = ()
     warm: bool = True
+    early_stop: bool = True
     trust_remote_code: bool = False
     price: float | None = None
     as_json: bool = False

@@ -191,6 +191,7 @@ def _runner(options: Options, prepared: Prepared, directory: Path, view: Observe
         price_per_hour=options.price,
         gpu_indices=prepared.devices,
         model_is_moe=plan.model.is_moe,
+        early_stop=options.early_stop,
     )
     return VllmTrial(
         launcher=launcher,

@@ -36,6 +36,7 @@ class BenchLoadGenerator:
         noise_floor: relative standard deviation between two starts of one configuration, which the rounds on one
             server do not show; guards early stops.
         alpha: probability, over a whole trial, that a candidate as good as the best is stopped early.
+        early_stop: end a candidate that is clearly behind the best, or clearly breaks a limit.
         price_per_hour: of the machine, in any currency; gives ``cost/price_per_mtok``.
         gpu_indices: GPUs (NVML indices) that the server uses; None for all.
         model_is_moe: the model routes tokens to experts: random tokens are then refused unless forced.
@@ -56,6 +57,7 @@ class BenchLoadGenerator:
         *,
         noise_floor: float = 0.01,
         alpha: float = 0.05,
+        early_stop: bool = True,
         price_per_hour: float | None = None,
         gpu_indices: Sequence[int] | None = None,
         model_is_moe: bool = False,
@@ -74,6 +76,7 @@ class BenchLoadGenerator:
             warmup_limit_s=warmup_limit_s,
             stall_s=stall_s,
         )
+        self._early_stop = early_stop
         self._price = price_per_hour
         self._gpus = gpu_indices
         self._sample_s = sample_s
@@ -96,7 +99,11 @@ class BenchLoadGenerator:
         with Api(server) as api:
             runner = self._runner(server, api, seed, directory.resolve())
             return Session(
-                settings=self._settings, runner=runner, seed=seed, progress=progress, reference=reference
+                settings=self._settings,
+                runner=runner,
+                seed=seed,
+                progress=progress,
+                reference=reference if self._early_stop else None,
             ).measure()
 
     def _runner(self, server: Server, api: Api, seed: int, directory: Path) -> RoundRunner:
