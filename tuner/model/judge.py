@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 from tuner.model.candidate import Exclusion
 from tuner.model.measurement import Measurement, QualityReport
-from tuner.model.outcome import Failure
+from tuner.model.outcome import Failure, Outcome
+from tuner.model.targets import figure, metric_unit, short_name
 from tuner.model.workload import Limit
 
-__all__ = ["constraint_names", "constraints"]
+__all__ = ["constraint_names", "constraints", "limit_value", "misses"]
 
 _KEPT = -1.0
 _BROKEN = 1.0
@@ -49,9 +50,45 @@ def constraints(
         values["accuracy"] = excess if excess > 0 else _BROKEN
     if measurement is not None:
         for limit in limits:
-            value = measurement.metrics.get(limit.metric)
+            value = limit_value(limit, measurement, quality)
             name = f"limit:{limit.metric}"
             excess = _BROKEN if value is None else limit.excess(value)
             # Two limits on one metric (a floor and a ceiling) share a name: the worse one speaks.
             values[name] = max(values[name], excess) if values[name] != _KEPT else excess
     return values
+
+
+def limit_value(limit: Limit, measurement: Measurement | None, quality: QualityReport | None) -> float | None:
+    """What a trial reported of a limit's metric, accuracy included; None where it reported nothing."""
+    for report in (measurement, quality):
+        if report is not None and limit.metric in report.metrics:
+            return report.metrics[limit.metric]
+    return None
+
+
+def misses(outcome: Outcome, limits: Sequence[Limit]) -> list[str]:
+    """The limits that a trial does not keep, as people read them: ``ttft_p99 812 > 500 ms``.
+
+    A metric that never came says so (``accuracy not reported``): that is no measured miss. A limit that the study
+    file does not hold any more is named alone.
+    """
+    found = []
+    known = {f"limit:{limit.metric}" for limit in limits}
+    for limit in limits:
+        if outcome.constraints.get(f"limit:{limit.metric}", _KEPT) <= 0:
+            continue
+        name = short_name(limit.metric)
+        value = limit_value(limit, outcome.measurement, outcome.quality)
+        if value is None:
+            found.append(f"{name} not reported")
+        elif limit.excess(value) > 0:
+            sign = ">" if limit.at_most else "<"
+            found.append(f"{name} {_apart(value, limit.bound)} {sign} {figure(limit.bound, metric_unit(limit.metric))}")
+    others = [name for name, value in outcome.constraints.items() if value > 0 and name.startswith("limit:")]
+    return found + [short_name(name.removeprefix("limit:")) for name in others if name not in known]
+
+
+def _apart(value: float, bound: float) -> str:
+    """The value in as many digits as it takes to tell it from the bound."""
+    short = figure(value)
+    return short if short != figure(bound) else f"{value:,.8g}"

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 from tuner.model.workload import Limit, Objective
 
-__all__ = ["METRICS", "parse_duration", "parse_limit", "parse_objective"]
+__all__ = ["METRICS", "figure", "metric_unit", "parse_duration", "parse_limit", "parse_objective", "short_name"]
 
 _PERCENTILES = ("mean", "p50", "p90", "p99")
 
@@ -29,6 +29,8 @@ METRICS: dict[str, tuple[str, bool, str]] = {
 }
 """Short name → (metric, more is better, unit)."""
 
+_UNITS = {metric: unit for metric, _, unit in METRICS.values()}
+_SHORT = {metric: name for name, (metric, _, _) in METRICS.items() if name != "output"}
 _NUMBER = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*([a-zA-Z/%]*)\s*$")
 _TIME_UNITS = {"": 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _LATENCY_UNITS = {"": 1.0, "ms": 1.0, "s": 1000.0, "us": 0.001}
@@ -48,10 +50,10 @@ def parse_limit(text: str) -> Limit:
     """A limit such as ``ttft_p99=500ms``, ``e2e_p99<=8s`` or ``throughput>=2000``.
 
     With ``=`` the natural side is meant: at most for what should be small, at least for what should be large.
-    Latencies are in milliseconds unless a unit is given.
+    Latencies are in milliseconds unless a unit is given; shares may be given in percent.
 
     Raises:
-        ValueError: not of that form, unknown metric, or no positive number.
+        ValueError: not of that form, unknown metric, another metric's unit, or no positive number.
     """
     match = re.match(r"^\s*([A-Za-z0-9_/]+)\s*(<=|>=|=)\s*(.+)$", text)
     if match is None:
@@ -62,16 +64,27 @@ def parse_limit(text: str) -> Limit:
     if number is None:
         raise ValueError(f"limit {text!r}: {value_text!r} is no positive number")
     value, unit = float(number.group(1)), number.group(2)
-    if metric.startswith("latency/"):
-        if unit not in _LATENCY_UNITS:
-            raise ValueError(f"limit {text!r}: unit {unit!r} is unknown, use ms or s")
-        value *= _LATENCY_UNITS[unit]
-    elif unit == "%":
-        value /= 100
+    value *= _scale(text, metric, unit)
     if not 0 < value < 1e15:
         raise ValueError(f"limit {text!r}: {value_text!r} is no positive number")
     at_most = not maximize if sign == "=" else sign == "<="
     return Limit(metric=metric, bound=value, at_most=at_most)
+
+
+def short_name(metric: str) -> str:
+    """What people type for a metric: ``ttft_p99`` for ``latency/ttft_p99``; unknown names stay as they are."""
+    return _SHORT.get(metric, metric)
+
+
+def metric_unit(metric: str) -> str:
+    """The unit that a metric is kept in; empty for shares and for names that are not known."""
+    return _UNITS.get(metric, "")
+
+
+def figure(value: float, unit: str = "") -> str:
+    """A number with its unit, short enough for a table: four digits, thousands with commas."""
+    text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"{text} {unit}".rstrip()
 
 
 def parse_duration(text: str) -> float:
@@ -92,6 +105,16 @@ def parse_duration(text: str) -> float:
     if not 0 < total < 1e9:
         raise ValueError(f"duration {text!r}: must be more than nothing and less than 30 years")
     return total
+
+
+def _scale(text: str, metric: str, unit: str) -> float:
+    """What a number in this unit is to be multiplied with to be in the metric's own."""
+    own = metric_unit(metric)
+    known = _LATENCY_UNITS if own == "ms" else {"": 1.0, own: 1.0} if own else {"": 1.0, "%": 0.01}
+    if unit in known:
+        return known[unit]
+    usual = {"ms": "ms or s", "": "a share such as 0.5, or 50%"}.get(own, f"{own}, or leave it away")
+    raise ValueError(f"limit {text!r}: {short_name(metric)} has no unit {unit!r}, use {usual}")
 
 
 def _metric(name: str) -> tuple[str, bool, str]:

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from tuner.model.candidate import Exclusion
-from tuner.model.judge import constraint_names, constraints
+from tuner.model.candidate import Candidate, Exclusion
+from tuner.model.judge import constraint_names, constraints, misses
 from tuner.model.measurement import Measurement, QualityReport
-from tuner.model.outcome import Blame, Failure
+from tuner.model.outcome import Blame, Failure, Outcome, Status
 from tuner.model.workload import Limit
 
 LIMITS = (Limit(metric="latency/ttft_p99", bound=500.0), Limit(metric="throughput/output", bound=1000.0, at_most=False))
@@ -58,3 +58,36 @@ def test_lost_accuracy_is_graded_where_the_report_has_a_number() -> None:
     assert constraints((), quality=lost)["accuracy"] == 0.03
     assert constraints((), quality=QualityReport(passed=False))["accuracy"] == 1.0
     assert constraints((), quality=QualityReport(passed=True))["accuracy"] < 0
+
+
+def _outcome(limits: tuple[Limit, ...], measurement: Measurement, quality: QualityReport | None = None) -> Outcome:
+    return Outcome(
+        candidate=Candidate(assignment={}, arguments={}),
+        status=Status.MEASURED,
+        measurement=measurement,
+        quality=quality,
+        constraints=constraints(limits, measurement=measurement, quality=quality),
+    )
+
+
+def test_a_miss_shows_the_value_against_the_bound() -> None:
+    outcome = _outcome(LIMITS, _measured(latency__ttft_p99=812.0, throughput__output=900.0))
+    assert misses(outcome, LIMITS) == ["ttft_p99 812 > 500 ms", "throughput 900 < 1,000 tok/s"]
+    assert misses(_outcome(LIMITS, _measured(latency__ttft_p99=500.01, throughput__output=1e4)), LIMITS) == [
+        "ttft_p99 500.01 > 500 ms"
+    ]
+    assert misses(_outcome(LIMITS, _measured(latency__ttft_p99=499.0, throughput__output=1e4)), LIMITS) == []
+
+
+def test_what_was_never_reported_is_no_measured_miss() -> None:
+    limits = (Limit(metric="accuracy/score", bound=0.5, at_most=False),)
+    assert misses(_outcome(limits, _measured(throughput__output=1.0)), limits) == ["accuracy not reported"]
+    assert misses(_outcome(limits, _measured(throughput__output=1.0)), ()) == ["accuracy"]
+
+
+def test_a_limit_on_accuracy_is_held_against_the_accuracy_check() -> None:
+    limits = (Limit(metric="accuracy/score", bound=0.5, at_most=False),)
+    good = QualityReport(passed=True, metrics={"accuracy/score": 0.6})
+    bad = QualityReport(passed=True, metrics={"accuracy/score": 0.4})
+    assert _outcome(limits, _measured(), good).constraints["limit:accuracy/score"] <= 0
+    assert misses(_outcome(limits, _measured(), bad), limits) == ["accuracy 0.4 < 0.5"]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.model.targets import parse_duration, parse_limit, parse_objective
+from tuner.model.targets import figure, metric_unit, parse_duration, parse_limit, parse_objective, short_name
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,7 @@ from tuner.model.targets import parse_duration, parse_limit, parse_objective
         ("throughput<=2000", "throughput/output", 2000.0, True),
         ("power=700", "gpu/power_w", 700.0, True),
         ("accuracy>=60%", "accuracy/score", 0.6, False),
+        ("throughput>=2000tok/s", "throughput/output", 2000.0, False),
     ],
 )
 def test_limits_take_their_natural_side_and_unit(text: str, metric: str, bound: float, at_most: bool) -> None:
@@ -32,6 +33,31 @@ def test_limits_take_their_natural_side_and_unit(text: str, metric: str, bound: 
 def test_bad_limits_say_what_is_wrong(text: str) -> None:
     with pytest.raises(ValueError, match=r"limit|metric"):
         parse_limit(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("throughput=100ms", "throughput has no unit 'ms', use tok/s"),
+        ("throughput=50%", "throughput has no unit '%', use tok/s"),
+        ("goodput=5s", "goodput has no unit 's', use req/s"),
+        ("accuracy=5ms", "accuracy has no unit 'ms', use a share such as 0.5, or 50%"),
+        ("ttft_p99=5tok/s", "ttft_p99 has no unit 'tok/s', use ms or s"),
+    ],
+)
+def test_another_metrics_unit_is_refused(text: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        parse_limit(text)
+
+
+def test_metrics_have_the_names_and_units_that_people_type() -> None:
+    assert [short_name(m) for m in ("latency/ttft_p99", "throughput/output", "engine/x")] == [
+        "ttft_p99",
+        "throughput",
+        "engine/x",
+    ]
+    assert [metric_unit(m) for m in ("latency/ttft_p99", "throughput/output", "accuracy/score")] == ["ms", "tok/s", ""]
+    assert [figure(12345.6, "tok/s"), figure(0.51234), figure(812.04, "ms")] == ["12,346 tok/s", "0.5123", "812 ms"]
 
 
 def test_an_unknown_metric_names_its_neighbours() -> None:
