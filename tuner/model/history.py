@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Protocol
 
 from tuner.model.candidate import Candidate
-from tuner.model.measurement import QualityReport
+from tuner.model.intervals import mean_estimate
+from tuner.model.measurement import Estimate, QualityReport
 from tuner.model.outcome import Outcome, Status
 from tuner.model.workload import Objective
 
@@ -20,6 +22,9 @@ LAUNCHED = frozenset({Status.MEASURED, Status.BEHIND, Status.BROKEN, Status.DIST
 _START_NOISE = 0.01
 """Relative spread between starts of one configuration, assumed while only one start is known. Repeats on an H200
 differ by 0.1 to 0.8 %, on two CPU cores by 2 to 4 %; the confirmation replaces the assumption by starts."""
+
+_ALPHA = 0.01
+"""Error rate of a verdict, as :data:`tuner.measuring.statistics.ALPHA`; shared among all where one is picked."""
 
 
 class Comparison(Protocol):
@@ -71,26 +76,48 @@ class Contender:
     Attributes:
         value: mean objective over its trials that count.
         confirmed: trials of origin ``confirm`` among them.
+        counted: the trials that count: once there are confirming ones, only those.
     """
 
     candidate: Candidate
     trials: tuple[Trial, ...]
     value: float
     confirmed: int
+    counted: tuple[Trial, ...] = ()
 
     @property
     def number(self) -> int:
         """The trial that found it."""
         return self.trials[0].number
 
+    @property
+    def estimate(self) -> Estimate:
+        """The value with its 95 % interval: over server starts where there are several, else over the rounds of one."""
+        if len(self.counted) > 1:
+            return mean_estimate([t.outcome.objective for t in self.counted if t.outcome.objective is not None])
+        measurement = self.counted[0].outcome.measurement if self.counted else None
+        if measurement is not None and measurement.objective is not None:
+            return measurement.objective
+        return Estimate(value=self.value, low=-math.inf, high=math.inf)
+
+    @property
+    def accuracy_checked(self) -> bool:
+        """Some trial of it has an accuracy report; one that could not win the study was not given one."""
+        return any(t.outcome.quality is not None for t in self.trials)
+
 
 @dataclass
 class History:
-    """Trials of a study in order, and the questions the loop and the report ask of them."""
+    """Trials of a study in order, and the questions the loop and the report ask of them.
+
+    ``objective`` is what is tuned and judged; with ``further`` ones beside it the study has a Pareto front
+    (:mod:`tuner.model.front`).
+    """
 
     objective: Objective
     baseline_key: str
     trials: list[Trial] = field(default_factory=list)
+    further: tuple[Objective, ...] = ()
 
     def add(self, trial: Trial) -> None:
         self.trials.append(trial)
@@ -136,6 +163,7 @@ class History:
                     trials=tuple(trials),
                     value=fmean(values),
                     confirmed=len(confirming),
+                    counted=tuple(counted),
                 )
             )
         return sorted(found, key=lambda c: c.value, reverse=self.objective.maximize)
@@ -169,23 +197,36 @@ class History:
                 return trial.outcome.quality
         return None
 
-    def judge(self, challenger: Contender, compare: Callable[..., Comparison]) -> Judgement | None:
-        """The challenger against the baseline; None while either has no sample.
+    def judge(
+        self,
+        challenger: Contender,
+        compare: Callable[..., Comparison],
+        *,
+        against: Contender | None = None,
+        picked_of: int = 1,
+    ) -> Judgement | None:
+        """The challenger against the baseline (or ``against``); None while either has no sample.
 
         With at least two starts of each, every start is one sample (rounds of one server share its luck);
         with fewer, the rounds are compared and the basis says so.
+
+        ``picked_of``: the challenger is the best looking of so many. On the rounds that it was picked by, the error
+        rate is shared among them (Bonferroni); starts made after it was picked need no such care.
         """
-        baseline = self.baseline()
-        if baseline is None:
+        reference = against or self.baseline()
+        if reference is None:
             return None
         ours = [t for t in challenger.trials if t.origin == "confirm"] or list(challenger.trials)
-        theirs = list(baseline.trials)
+        theirs = list(reference.counted or reference.trials)
         basis = "starts" if min(len(ours), len(theirs)) >= 2 else "rounds"
         a, b = _samples(ours, basis), _samples(theirs, basis)
         if not a or not b:
             return None
         noise = 0.0 if basis == "starts" else _START_NOISE
-        result = compare(b, a, self.objective.maximize, noise=noise)
+        if picked_of > 1 and not any(t.origin == "confirm" for t in ours):
+            result = compare(b, a, self.objective.maximize, noise=noise, alpha=_ALPHA / picked_of)
+        else:
+            result = compare(b, a, self.objective.maximize, noise=noise)
         return Judgement(
             verdict=result.verdict,
             gain=result.gain,
@@ -198,12 +239,27 @@ class History:
 
     def repeated_cause(self, times: int) -> Outcome | None:
         """The last outcome if the last ``times`` launched trials all failed for the same root cause."""
-        launched = [t.outcome for t in self.trials if t.outcome.status in LAUNCHED]
-        tail = launched[-times:]
-        if len(tail) < times or any(o.failure is None for o in tail):
-            return None
-        prints = {o.failure.fingerprint for o in tail if o.failure is not None}
-        return tail[-1] if len(prints) == 1 else None
+        tail = self.failed_alike()
+        return tail[-1] if len(tail) >= times else None
+
+    def failed_alike(self) -> list[Outcome]:
+        """The launched trials at the end that all failed for one root cause, in order; empty if the last one ran."""
+        tail: list[Outcome] = []
+        for trial in reversed(self.trials):
+            outcome = trial.outcome
+            if outcome.status not in LAUNCHED:
+                continue
+            if outcome.failure is None or (tail and outcome.failure.fingerprint != tail[0].failure.fingerprint):  # type: ignore[union-attr]
+                break
+            tail.append(outcome)
+        return tail[::-1]
+
+    def others_ran(self) -> bool:
+        """Some configuration other than the baseline's came to be measured."""
+        return any(
+            t.outcome.status in (Status.MEASURED, Status.BEHIND) and t.outcome.candidate.key != self.baseline_key
+            for t in self.trials
+        )
 
 
 def _samples(trials: Iterable[Trial], basis: str) -> Sequence[float]:
