@@ -105,15 +105,15 @@ def report_study(
     console = Console()
     if table is not None:
         count = report.write_table(study.history, table)
-        sys.stdout.write(f"{count} trials written to {table}\n")
+        sys.stdout.write(f"{count} trial{'' if count == 1 else 's'} written to {table}\n")
         return
     if trial is not None:
         found = _trial(study, trial)
-        document = report.trial_document(found)
+        document = report.trial_document(found, study.about)
         if as_json:
             sys.stdout.write(json.dumps(document, indent=1) + "\n")
         else:
-            report.print_trial(console, found, study.history.objective)
+            report.print_trial(console, found, study.history.objective, study.about)
         return
     winner = study.history.winner()
     judgement = study.history.judge(winner, compare) if winner else None

@@ -266,10 +266,16 @@ def _write_study_file(directory: Path, info: StudyInfo, places: Places, plan: Pl
         "storage": mask(places.storage),
         "tracking_uri": mask(places.tracking_uri),
         "baseline_key": plan.planner.baseline().key,
+        "defaults": _defaults(plan),
     }
     fresh = directory / "study.json.tmp"
     fresh.write_text(json.dumps(document, indent=1), encoding="utf-8")
     fresh.replace(directory / "study.json")
+
+
+def _defaults(plan: Plan) -> dict[str, Json]:
+    """What vLLM takes by itself, parameter by parameter: reports show what departs from it."""
+    return {p.name: p.default for p in plan.space.parameters if p.default is not None}
 
 
 def _conclude(console: Console, options: Options, info: StudyInfo, result: Result, summary: dict[str, Json]) -> None:

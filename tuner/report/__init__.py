@@ -1,7 +1,8 @@
 """What a study found and where its time went: tables for people, JSON for scripts, and a table to replay."""
 
 from tuner.report.document import study_document, trial_document
-from tuner.report.show import print_conclusion, print_study, print_trial
+from tuner.report.one import print_trial
+from tuner.report.show import print_conclusion, print_study
 from tuner.report.table import table_row, write_table
 
 __all__ = [

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from tuner.model.history import Contender, History, Judgement, Trial
 from tuner.model.json import Json, finite
+from tuner.model.judge import misses
 from tuner.model.measurement import ServerReport
 from tuner.model.outcome import Outcome, Status
 from tuner.model.records import to_record
 from tuner.model.secrets import mask, mask_environment
+from tuner.model.workload import Limit
+from tuner.report.choices import differing
 
-__all__ = ["ACCOUNT", "pareto", "reason", "study_document", "time_account", "trial_document"]
+__all__ = ["ACCOUNT", "kind_of", "limits_of", "pareto", "reason", "study_document", "time_account", "trial_document"]
 
 ACCOUNT = ("measure", "start", "warmup", "quality", "teardown")
 """Phases of a trial, as the loop clocks them, in the order of the time account."""
@@ -27,17 +31,19 @@ def study_document(history: History, judgement: Judgement | None, about: Mapping
     """
     baseline, winner = history.baseline(), history.winner()
     objective = history.objective
+    limits, defaults = limits_of(about), _mapping(about, "defaults")
     return {
         "study": about.get("name"),
         "hardware": about.get("hardware"),
         "model": about.get("model"),
         "workload": about.get("workload"),
-        "kind": _facts(about).get("kind", "vllm"),
+        "kind": kind_of(about),
         "versions": about.get("versions"),
         "objective": {"metric": objective.metric, "maximize": objective.maximize, "unit": objective.unit},
         "limits": about.get("limits", []),
-        "baseline": _contender(baseline),
-        "winner": _contender(winner),
+        "defaults": dict(defaults),
+        "baseline": None if baseline is None else _contender(baseline, baseline.trials),
+        "winner": None if winner is None else _contender(winner, _counted(winner)),
         "judgement": None
         if judgement is None
         else {
@@ -50,7 +56,7 @@ def study_document(history: History, judgement: Judgement | None, about: Mapping
             "baseline_starts": judgement.baseline_starts,
         },
         "trials": dict(Counter(trial.outcome.status.value for trial in history.trials)),
-        "table": [_line(trial) for trial in history.trials],
+        "table": [_line(trial, limits, defaults) for trial in history.trials],
         "pareto": pareto(history),
         "excluded": dict(Counter(t.outcome.exclusion.rule for t in history.trials if t.outcome.exclusion)),
         "failures": _failures(history.trials),
@@ -58,18 +64,24 @@ def study_document(history: History, judgement: Judgement | None, about: Mapping
     }
 
 
-def trial_document(trial: Trial) -> dict[str, Any]:
-    """All about one trial: what it asked, what ran, where the time went, what matters."""
-    outcome = trial.outcome
+def trial_document(trial: Trial, about: Mapping[str, Json] | None = None) -> dict[str, Any]:
+    """All about one trial: what it asked, what ran, where the time went, what matters.
+
+    ``about`` is the study's description: with it, the limits have bounds and choices are told from the defaults.
+    """
+    outcome, limits = trial.outcome, limits_of(about or {})
     server = outcome.server
     return {
         "trial": trial.number,
         "origin": trial.origin,
         "status": outcome.status.value,
         "feasible": outcome.feasible,
-        "reason": reason(outcome),
+        "reason": reason(outcome, limits),
+        "misses": misses(outcome, limits),
+        "basis": _basis(server),
         "asked": {
             "choices": dict(outcome.candidate.assignment),
+            "differs": differing(outcome.candidate.assignment, _mapping(about or {}, "defaults")),
             "arguments": dict(outcome.candidate.arguments),
             "environment": mask_environment(outcome.candidate.environment),
         },
@@ -83,7 +95,23 @@ def trial_document(trial: Trial) -> dict[str, Any]:
     }
 
 
-def reason(outcome: Outcome) -> str:
+def limits_of(about: Mapping[str, Json]) -> tuple[Limit, ...]:
+    """The study's limits out of its description; entries that are none are left out."""
+    entries = about.get("limits")
+    found = []
+    for entry in entries if isinstance(entries, list | tuple) else ():
+        if isinstance(entry, Mapping) and isinstance(entry.get("metric"), str) and finite(entry.get("bound")):
+            bound, at_most = float(entry["bound"]), entry.get("at_most", True) is not False
+            found.append(Limit(metric=str(entry["metric"]), bound=bound, at_most=at_most))
+    return tuple(found)
+
+
+def kind_of(about: Mapping[str, Json]) -> str:
+    """What measured: ``vllm``, ``external`` (a trial command) or ``replay``."""
+    return str(_mapping(about, "facts").get("kind", "vllm"))
+
+
+def reason(outcome: Outcome, limits: Sequence[Limit] = ()) -> str:
     """One sentence: why the trial is not simply a good one; empty if it is."""
     if outcome.exclusion is not None:
         return outcome.exclusion.reason
@@ -95,8 +123,8 @@ def reason(outcome: Outcome) -> str:
         return "stopped early: clearly behind the best"
     if outcome.quality is not None and not outcome.quality.passed:
         return outcome.quality.reason
-    missed = [name.removeprefix("limit:") for name, value in outcome.constraints.items() if value > 0]
-    return f"misses {', '.join(missed)}" if missed else ""
+    missed = misses(outcome, limits)
+    return f"misses its limits: {', '.join(missed)}" if missed else ""
 
 
 def pareto(history: History) -> list[dict[str, Any]]:
@@ -124,44 +152,74 @@ def pareto(history: History) -> list[dict[str, Any]]:
 def time_account(history: History, about: Mapping[str, Json]) -> dict[str, Any]:
     """Seconds by what they went into, and the study's wall time.
 
+    Where nothing was started here (a trial command, a replay) the phases that trials report are not this study's
+    time: they stand under ``told``, and ``seconds`` has the search, the tracking, and ``trials`` for the rest.
     Without the study's own figures the wall time is the sum of its trials, and search and tracking are unknown.
     """
-    spent = {phase: sum(t.outcome.seconds.get(phase, 0.0) for t in history.trials) for phase in ACCOUNT}
     inside = sum(t.outcome.seconds.get("total", 0.0) for t in history.trials)
-    for name in ("search", "tracking"):
-        value = about.get(f"{name}_seconds")
-        if finite(value):
-            spent[name] = float(value)  # type: ignore[arg-type]
-    wall = about.get("wall_seconds")
-    total = max(float(wall), inside) if finite(wall) else inside  # type: ignore[arg-type]
-    spent["other"] = max(0.0, total - sum(spent.values()))
+    phases = {phase: sum(t.outcome.seconds.get(phase, 0.0) for t in history.trials) for phase in ACCOUNT}
     starts: dict[str, float] = {}
     for trial in history.trials:
         if trial.outcome.server is not None:
             for phase, seconds in trial.outcome.server.phases.items():
                 if phase != "total":
                     starts[phase] = starts.get(phase, 0.0) + seconds
+    own = {name: float(value) for name in ("search", "tracking") if finite(value := about.get(f"{name}_seconds"))}  # type: ignore[arg-type]
+    wall = about.get("wall_seconds")
+    if kind_of(about) != "vllm":
+        return _told_account(float(wall) if finite(wall) else None, own, {**phases, "total": inside}, starts)  # type: ignore[arg-type]
+    spent = {**phases, **own}
+    total = max(float(wall), inside) if finite(wall) else inside  # type: ignore[arg-type]
+    spent["other"] = max(0.0, total - sum(spent.values()))
     return {"wall_seconds": total, "seconds": spent, "start_phases": starts}
 
 
-def _contender(contender: Contender | None) -> dict[str, Any] | None:
-    if contender is None:
-        return None
-    measured = contender.trials[-1].outcome.measurement
+def _told_account(
+    wall: float | None, own: Mapping[str, float], told: Mapping[str, float], starts: Mapping[str, float]
+) -> dict[str, Any]:
+    """The account where trials report seconds that nobody here waited for: they stand apart, under ``told``."""
+    spent = dict(own)
+    if wall is not None:
+        spent["trials"] = max(0.0, wall - sum(own.values()))
+    known = {name: seconds for name, seconds in told.items() if seconds > 0}
+    return {"wall_seconds": wall or 0.0, "seconds": spent, "start_phases": dict(starts), "told": known}
+
+
+def _counted(winner: Contender) -> tuple[Trial, ...]:
+    """The trials that its value is the mean of: the confirming ones once there are any (see History.contenders)."""
+    return tuple(t for t in winner.trials if t.origin == "confirm") or winner.trials
+
+
+def _contender(contender: Contender, counted: Sequence[Trial]) -> dict[str, Any]:
+    """A configuration; its figures are means over the same trials as its value."""
     quality = next((t.outcome.quality for t in contender.trials if t.outcome.quality is not None), None)
     return {
         "trial": contender.number,
         "value": contender.value,
         "confirmed": contender.confirmed,
+        "counted": [trial.number for trial in counted],
         "assignment": dict(contender.candidate.assignment),
         "arguments": dict(contender.candidate.arguments),
         "environment": mask_environment(contender.candidate.environment),
-        "metrics": {k: v for k, v in (measured.metrics if measured else {}).items() if finite(v)},
+        "metrics": _means([t.outcome.measurement.metrics for t in counted if t.outcome.measurement is not None]),
         "accuracy": {k: v for k, v in (quality.metrics if quality else {}).items() if finite(v)},
     }
 
 
-def _line(trial: Trial) -> dict[str, Any]:
+def _means(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Mean by name over the reports that have it."""
+    names = dict.fromkeys(name for report in reports for name in report)
+    values = {name: [report[name] for report in reports if finite(report.get(name))] for name in names}
+    return {name: fmean(found) for name, found in values.items() if found}
+
+
+def _basis(server: ServerReport | None) -> str:
+    """Where a trial's numbers come from."""
+    modes = {"external": "trial command", "replay": "recorded", "estimate": "estimated"}
+    return modes.get(server.mode, "measured here") if server is not None else ""
+
+
+def _line(trial: Trial, limits: Sequence[Limit], defaults: Mapping[str, Json]) -> dict[str, Any]:
     outcome = trial.outcome
     estimate = outcome.measurement.objective if outcome.measurement is not None else None
     metrics = outcome.measurement.metrics if outcome.measurement is not None else {}
@@ -176,8 +234,11 @@ def _line(trial: Trial) -> dict[str, Any]:
         "accuracy": outcome.quality.metrics.get("accuracy/score") if outcome.quality else None,
         "ttft_p99": _number(metrics.get("latency/ttft_p99")),
         "assignment": dict(outcome.candidate.assignment),
+        "differs": differing(outcome.candidate.assignment, defaults),
+        "basis": _basis(outcome.server),
         "seconds": outcome.seconds.get("total"),
-        "reason": reason(outcome),
+        "misses": misses(outcome, limits),
+        "reason": reason(outcome, limits),
     }
 
 
@@ -199,9 +260,9 @@ def _failures(trials: Iterable[Trial]) -> list[dict[str, Any]]:
     ]
 
 
-def _facts(about: Mapping[str, Json]) -> Mapping[str, Json]:
-    facts = about.get("facts")
-    return facts if isinstance(facts, Mapping) else {}
+def _mapping(about: Mapping[str, Json], key: str) -> Mapping[str, Json]:
+    value = about.get(key)
+    return value if isinstance(value, Mapping) else {}
 
 
 def _number(value: float | None) -> float | None:
@@ -209,7 +270,10 @@ def _number(value: float | None) -> float | None:
 
 
 def _forecast(server: ServerReport | None) -> dict[str, Any]:
-    """What was reckoned before the launch, with its relative error against the server's own report."""
-    if server is None:
+    """What was reckoned before the launch, with its relative error against the server's own report.
+
+    Only for servers that `tune` started: a trial command or a table has no memory that was reckoned.
+    """
+    if server is None or _basis(server) != "measured here":
         return {}
     return {name: {"expected": value, "error": server.forecast_error(name)} for name, value in server.forecast.items()}

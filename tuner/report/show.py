@@ -1,23 +1,24 @@
-"""Tables for people. Every text from a log or a file is printed as text, never as markup."""
+"""A study for people. Every text from a log or a file is printed as text, never as markup."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from tuner.model.history import History, Judgement, Trial
-from tuner.model.json import Json, canonical, finite
-from tuner.model.outcome import Outcome
-from tuner.model.workload import Objective
-from tuner.report.document import study_document, trial_document
+from tuner.model.history import History, Judgement
+from tuner.model.json import Json
+from tuner.model.outcome import Status
+from tuner.model.targets import metric_unit, short_name
+from tuner.report.choices import Choices, differing, fit, shown
+from tuner.report.document import study_document
+from tuner.report.text import counted, duration, figure, new_table, say
 
-__all__ = ["print_conclusion", "print_study", "print_trial"]
+__all__ = ["FIGURES", "PHASES", "print_conclusion", "print_study"]
 
-_FIGURES = (
+FIGURES = (
     ("throughput/output", "output throughput", "tok/s"),
     ("throughput/requests", "requests", "req/s"),
     ("throughput/goodput", "goodput", "req/s"),
@@ -30,7 +31,7 @@ _FIGURES = (
     ("cost/joules_per_mtok", "energy", "J/Mtok"),
     ("cost/price_per_mtok", "price", "/Mtok"),
 )
-_PHASES = {
+PHASES = {
     "measure": "measuring",
     "start": "starting servers",
     "warmup": "warming up",
@@ -38,16 +39,32 @@ _PHASES = {
     "teardown": "stopping servers",
     "search": "searching",
     "tracking": "tracking",
+    "trials": "trials",
     "other": "everything else",
 }
+_KINDS = {
+    "external": "Measured by the trial command, not on a vLLM server that tune started.",
+    "replay": "Replayed from a recorded table: nothing was measured.",
+}
+_WIDE = 120
+"""Columns from which on a trial and what it chose share a line."""
+_LINES = 2
+"""Lines that one trial's choices may take; the rest is counted (``+7 more``)."""
 
 
-def print_conclusion(console: Console, history: History, judgement: Judgement | None, *, reason: str) -> None:
+def print_conclusion(
+    console: Console,
+    history: History,
+    judgement: Judgement | None,
+    *,
+    reason: str,
+    about: Mapping[str, Json] | None = None,
+) -> None:
     """The end of a run in a few lines: why it ended, and the winner against the defaults."""
-    document = study_document(history, judgement, {})
-    _say(console, "")
-    _say(console, f"Ended: {reason}.")
-    _say(console, _verdict(document), style="bold")
+    document = study_document(history, judgement, about or {})
+    say(console, "")
+    say(console, f"Ended: {reason}.")
+    say(console, _verdict(document), style="bold")
     _comparison(console, document)
 
 
@@ -55,43 +72,19 @@ def print_study(console: Console, history: History, judgement: Judgement | None,
     """The whole study: verdict, figures, trials, front, exclusions, failures, time."""
     document = study_document(history, judgement, about)
     where = f"{document['model']} on {document['hardware']}, workload {document['workload']}"
-    _say(console, f"Study {document['study']}: {where}", style="bold")
-    if document["kind"] != "vllm":
-        _say(console, f"Results are {document['kind']} results, not measured on a vLLM server of `tune`'s own.")
-    _say(console, _verdict(document), style="bold")
+    say(console, f"Study {document['study']}: {where}", style="bold")
+    if document["kind"] in _KINDS:
+        estimated = sum(line["basis"] == "estimated" for line in document["table"])
+        near = f" {counted(estimated, 'answer')} of it estimated from its nearest trials." if estimated else ""
+        say(console, _KINDS[document["kind"]] + near)
+    say(console, _verdict(document), style="bold")
     _comparison(console, document)
     _limits(console, document)
     _trials(console, document)
     _front(console, document)
     _troubles(console, document)
     _time(console, document)
-
-
-def print_trial(console: Console, trial: Trial, objective: Objective) -> None:
-    """One trial: what it asked, what ran, where the time went, which warnings matter, why it failed."""
-    document = trial_document(trial)
-    outcome = trial.outcome
-    _say(console, f"Trial {trial.number} ({trial.origin}): {document['status']}", style="bold")
-    if document["reason"]:
-        _say(console, document["reason"], style="red" if outcome.failure else "yellow")
-    _failure(console, outcome)
-    _asked_and_ran(console, document)
-    for title, lines in (
-        ("Asked for one thing, runs another", document["differences"]),
-        ("Warnings that matter", document["warnings"]),
-        ("Notes", outcome.measurement.notes if outcome.measurement else ()),
-    ):
-        if lines:
-            _say(console, f"\n{title}", style="bold")
-            for line in lines:
-                _say(console, f"  - {line}")
-    _measured(console, outcome, objective)
-    _trial_time(console, document)
-    if outcome.server is not None and outcome.server.log_path:
-        _say(console, f"\nLog: {outcome.server.log_path}", style="dim")
-
-
-# --- parts of a study ---
+    say(console, "One trial in full: tune report --trial N. Everything, whole: --json, or --table FILE.", style="dim")
 
 
 def _verdict(document: Mapping[str, Any]) -> str:
@@ -125,21 +118,34 @@ def _comparison(console: Console, document: Mapping[str, Any]) -> None:
     if baseline is None and winner is None:
         return
     before, after = _figures(baseline), _figures(winner)
-    table = _table("", ("figure", "left"), ("vLLM's defaults", "right"), ("winner", "right"), ("change", "right"))
+    proven = document["judgement"] is not None and document["judgement"]["verdict"] == "better"
+    column = "winner" if proven else "best candidate"
+    table = new_table("", ("figure", "left"), ("vLLM's defaults", "right"), (column, "right"), ("change", "right"))
     objective = document["objective"]
-    if baseline is not None or winner is not None:
-        table.add_row(
-            Text(f"{objective['metric']} (mean of its trials)"),
-            *_pair(baseline and baseline["value"], winner and winner["value"], objective["unit"]),
-        )
-    for metric, label, unit in _FIGURES:
+    table.add_row(
+        Text(objective["metric"]),
+        *_pair(baseline and baseline["value"], winner and winner["value"], objective["unit"]),
+    )
+    for metric, label, unit in FIGURES:
         if metric in (before | after) and metric != objective["metric"]:
             table.add_row(Text(label), *_pair(before.get(metric), after.get(metric), unit))
+    table.add_row(Text("mean over"), Text(_counted_trials(baseline)), Text(_counted_trials(winner)), "", style="dim")
     console.print(table)
     if winner is not None:
-        proven = document["judgement"] is not None and document["judgement"]["verdict"] == "better"
-        title = "Winner" if proven else "Best candidate, not proven better"
-        _say(console, f"{title}: {_choices(winner['assignment'])}")
+        title = (
+            f"Winner: trial {winner['trial']}" if proven else f"Best candidate, not proven better: {winner['trial']}"
+        )
+        own = differing(winner["assignment"], document["defaults"])
+        words = [f"{name}={shown(value)}" for name, value in own.items()]
+        say(console, f"{title}: {' '.join(words) or 'vLLM defaults'}")
+
+
+def _counted_trials(contender: Mapping[str, Any] | None) -> str:
+    """Which trials the figures are the mean of: the confirming ones of a winner that has any."""
+    if contender is None:
+        return ""
+    numbers = contender["counted"]
+    return f"trial{'' if len(numbers) == 1 else 's'} {', '.join(str(number) for number in numbers)}"
 
 
 def _figures(contender: Mapping[str, Any] | None) -> dict[str, float]:
@@ -148,192 +154,161 @@ def _figures(contender: Mapping[str, Any] | None) -> dict[str, float]:
 
 def _pair(before: float | None, after: float | None, unit: str) -> tuple[str, str, str]:
     change = f"{after / before - 1:+.1%}" if before and after is not None else ""
-    return _figure(before, unit), _figure(after, unit), change
+    return figure(before, unit), figure(after, unit), change
 
 
 def _limits(console: Console, document: Mapping[str, Any]) -> None:
-    winner = _figures(document["winner"])
+    winner = document["winner"]
+    figures = _figures(winner)
     for limit in document["limits"] or ():
         sign = "at most" if limit.get("at_most", True) else "at least"
         metric = str(limit.get("metric"))
-        got = f"; the winner has {_figure(winner[metric], '')}" if metric in winner else ""
-        _say(console, f"Limit: {metric} {sign} {limit.get('bound')}{got}")
+        unit = metric_unit(metric)
+        got = _nearest(document["table"], short_name(metric)) if winner is None else ""
+        if winner is not None:
+            name = f"trial {winner['trial']}"
+            got = f"; {name} has {figure(figures[metric], unit)}" if metric in figures else f"; {name} reports none"
+        say(console, f"Limit: {short_name(metric)} {sign} {figure(limit.get('bound'), unit)}{got}")
+
+
+def _nearest(lines: Sequence[Mapping[str, Any]], name: str) -> str:
+    """What the trials made of a limit while no configuration keeps them all."""
+    told = [(line["trial"], text) for line in lines for text in line["misses"] if text.startswith(f"{name} ")]
+    kept = sum(line["status"] == Status.MEASURED.value for line in lines) - len({number for number, _ in told})
+    if kept > 0:
+        return f"; {counted(kept, 'measured trial')} kept it" if told else ""
+    if told and all(text.endswith("not reported") for _, text in told):
+        return "; no trial reported it"
+    return "; no measured trial kept it" if told else ""
+
+
+# --- the trials ---
 
 
 def _trials(console: Console, document: Mapping[str, Any]) -> None:
-    unit = document["objective"]["unit"]
-    table = _table(
-        "Trials",
-        ("#", "right"),
-        ("origin", "left"),
-        ("status", "left"),
-        (unit or "objective", "right"),
-        ("±", "right"),
-        ("accuracy", "right"),
-        ("s", "right"),
-        ("asked, and what came of it", "left"),
-    )
-    for line in document["table"]:
-        low, high, value = line["low"], line["high"], line["objective"]
-        spread = f"{(high - low) / 2 / abs(value):.1%}" if value and low is not None and high is not None else ""
-        asked = _choices(line["assignment"])
-        table.add_row(
-            str(line["trial"]),
-            Text(line["origin"]),
-            Text(line["status"], style="" if line["feasible"] else "yellow"),
-            _figure(value, ""),
-            spread,
-            _figure(line["accuracy"], ""),
-            "" if line["seconds"] is None else f"{line['seconds']:.0f}",
-            Text(f"{asked}: {line['reason']}" if line["reason"] else asked),
-        )
-    console.print(table)
+    lines = [line for line in document["table"] if line["status"] != Status.EXCLUDED.value]
+    if not lines:
+        return
+    choices = Choices(document["defaults"], _reference(document))
+    wide = console.width >= _WIDE
+    columns = [("#", "right"), ("origin", "left"), ("status", "left")]
+    columns += [(document["objective"]["unit"] or "objective", "right"), ("±", "right")]
+    with_accuracy = any(line["accuracy"] is not None for line in lines)
+    columns += [("accuracy", "right")] if with_accuracy else []
+    columns += [("s", "right")]
+    asked = "chosen beyond vLLM's defaults, and what came of it"
+    columns += [(asked, "left")] if wide else []
+    table = new_table("Trials", *columns)
+    notes: list[list[str]] = []
+    for line in lines:
+        words = choices.words(line["trial"], line["assignment"])
+        width = console.width - 52 if wide else console.width - 4
+        notes.append([*fit(words, width, _LINES), *([line["reason"]] if line["reason"] else [])])
+        cells = _cells(line, maximize=document["objective"]["maximize"], with_accuracy=with_accuracy)
+        table.add_row(*cells, *([Text("\n".join(notes[-1]))] if wide else []))
+    if wide:
+        console.print(table)
+    else:
+        _in_turns(console, table, notes)
+
+
+def _reference(document: Mapping[str, Any]) -> tuple[int, Mapping[str, Json]] | None:
+    """The trial that others are told by: the winner; without one the measured trial that is best in the objective."""
+    if document["winner"] is not None:
+        return document["winner"]["trial"], document["winner"]["assignment"]
+    found = [x for x in document["table"] if x["status"] == Status.MEASURED.value and x["objective"] is not None]
+    if not found:
+        return None
+    sign = 1.0 if document["objective"]["maximize"] else -1.0
+    best = max(found, key=lambda line: sign * line["objective"])
+    return best["trial"], best["assignment"]
+
+
+def _cells(line: Mapping[str, Any], *, maximize: bool, with_accuracy: bool) -> list[str | Text]:
+    low, high, value = line["low"], line["high"], line["objective"]
+    spread = f"{(high - low) / 2 / abs(value):.1%}" if value and low is not None and high is not None else ""
+    # A trial that was stopped early has a bound, not a result.
+    bound = ("≤ " if maximize else "≥ ") if line["status"] == Status.BEHIND.value and value is not None else ""
+    status = line["basis"] if line["status"] == "measured" and line["basis"] in ("recorded", "estimated") else ""
+    cells: list[str | Text] = [
+        str(line["trial"]),
+        Text(_short(line["origin"], 18)),
+        Text(status or line["status"], style="" if line["feasible"] else "yellow"),
+        f"{bound}{figure(value)}",
+        "" if bound else spread,
+    ]
+    if with_accuracy:
+        cells.append(figure(line["accuracy"]))
+    return [*cells, "" if line["seconds"] is None else f"{line['seconds']:.0f}"]
+
+
+def _in_turns(console: Console, table: Any, notes: Sequence[Sequence[str]]) -> None:
+    """The table's rows with each trial's choices on lines of their own below: what 80 columns can hold."""
+    with console.capture() as capture:
+        console.print(table)
+    title, header, *rows = [line.rstrip() for line in capture.get().splitlines()]
+    say(console, f"{title}, and what they chose beyond vLLM's defaults")
+    say(console, header)
+    # The cells above hold no line breaks, so there is one row for each trial.
+    for row, lines in zip(rows, notes, strict=False):
+        console.print(Text.from_ansi(row), no_wrap=True, overflow="crop")
+        for line in lines:
+            console.print(Text(f"    {line}", style="dim" if console.is_terminal else ""), soft_wrap=True)
+
+
+def _short(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def _front(console: Console, document: Mapping[str, Any]) -> None:
     if not document["pareto"]:
         return
-    table = _table(
+    table = new_table(
         "Best trade-offs of objective and accuracy", ("#", "right"), ("objective", "right"), ("accuracy", "right")
     )
     for point in document["pareto"]:
-        table.add_row(str(point["trial"]), _figure(point["objective"], ""), _figure(point["accuracy"], ""))
+        value = figure(point["objective"], document["objective"]["unit"])
+        table.add_row(str(point["trial"]), value, figure(point["accuracy"]))
     console.print(table)
 
 
 def _troubles(console: Console, document: Mapping[str, Any]) -> None:
     if document["excluded"]:
         rules = ", ".join(f"{rule} ({count})" for rule, count in document["excluded"].items())
-        _say(console, f"Never launched, by rule: {rules}")
+        say(console, f"Never launched, and not listed above, by rule: {rules}")
     for failure in document["failures"]:
         numbers = ", ".join(str(number) for number in failure["trials"])
+        which = f"trial{'' if len(failure['trials']) == 1 else 's'} {numbers}"
         advice = f" {failure['advice']}" if failure["advice"] else ""
-        _say(console, f"Failed ({failure['class']}, {failure['blame']}; trials {numbers}): {failure['cause']}.{advice}")
+        cause = failure["cause"].rstrip(".")
+        say(console, f"Failed ({failure['class']}; at fault: {failure['blame']}; {which}): {cause}.{advice}")
 
 
 def _time(console: Console, document: Mapping[str, Any]) -> None:
     account = document["time"]
     wall = account["wall_seconds"]
-    if not wall:
-        return
-    table = _table(f"Time: {_duration(wall)} in all", ("went into", "left"), ("time", "right"), ("share", "right"))
-    for phase, seconds in account["seconds"].items():
-        if seconds >= 0.05:
-            table.add_row(_PHASES.get(phase, phase), _duration(seconds), f"{seconds / wall:.0%}")
-    console.print(table)
-    if account["start_phases"]:
-        parts = ", ".join(f"{name} {_duration(s)}" for name, s in account["start_phases"].items() if s >= 0.05)
-        _say(console, f"Of the starts: {parts}")
-
-
-# --- parts of a trial ---
-
-
-def _failure(console: Console, outcome: Outcome) -> None:
-    failure = outcome.failure
-    if failure is None:
-        return
-    again = "worth another try" if failure.retry else "no use to try again"
-    _say(console, f"Class {failure.kind}, in phase {failure.phase}; at fault: {failure.blame.value}; {again}.")
-    if failure.advice:
-        _say(console, f"What to change: {failure.advice}")
-    for line in failure.excerpt.splitlines()[:20]:
-        _say(console, f"  | {line[:300]}", style="dim")
-
-
-def _asked_and_ran(console: Console, document: Mapping[str, Any]) -> None:
-    asked, ran = document["asked"]["arguments"], document["ran"]
-    table = _table("", ("setting", "left"), ("asked", "left"), ("runs", "left"))
-    for name in dict.fromkeys([*asked, *ran]):
-        table.add_row(
-            Text(name),
-            Text(_shown(asked[name]) if name in asked else "(default)"),
-            Text(_shown(ran[name]) if name in ran else ""),
+    if wall:
+        table = new_table(
+            f"Time: {duration(wall)} in all", ("went into", "left"), ("time", "right"), ("share", "right")
         )
-    for name, value in document["asked"]["environment"].items():
-        table.add_row(Text(name), Text(value), "")
-    if table.row_count:
+        for phase, seconds in account["seconds"].items():
+            if seconds >= 0.05:
+                table.add_row(_phase(phase, document["kind"]), duration(seconds), f"{seconds / wall:.0%}")
         console.print(table)
-    else:
-        _say(console, "Asked for vLLM's defaults.")
+    told = account.get("told", {})
+    if told:
+        whose = "The recorded trials took" if document["kind"] == "replay" else "The trial command reports"
+        rest = "; nobody waited for it" if document["kind"] == "replay" else ""
+        parts = [f"{PHASES.get(name, name)} {duration(s)}" for name, s in told.items() if name != "total"]
+        # A table without phases still knows how long its trials took.
+        parts = parts or [duration(told["total"])]
+        say(console, f"{whose}: {', '.join(parts)}{rest}.")
+    elif account["start_phases"]:
+        parts = [f"{name} {duration(s)}" for name, s in account["start_phases"].items() if s >= 0.05]
+        say(console, f"Of the starts: {', '.join(parts)}")
 
 
-def _measured(console: Console, outcome: Outcome, objective: Objective) -> None:
-    measurement = outcome.measurement
-    if measurement is None:
-        return
-    estimate = measurement.objective
-    _say(console, "\nMeasured", style="bold")
-    if estimate is not None:
-        spread = (
-            f" (95 % interval {_figure(estimate.low, '')} to {_figure(estimate.high, '')}, "
-            f"{len(estimate.samples)} rounds)"
-            if finite(estimate.low) and finite(estimate.high)
-            else " (one round: no interval)"
-        )
-        _say(console, f"  {objective.metric} {_figure(estimate.value, objective.unit)}{spread}")
-    if measurement.bound is not None:
-        _say(console, f"  ended early; at best {_figure(measurement.bound, objective.unit)}")
-    figures = {**measurement.metrics, **(outcome.quality.metrics if outcome.quality else {})}
-    for name, value in figures.items():
-        if name != objective.metric:
-            _say(console, f"  {name} {_figure(value, '')}")
-
-
-def _trial_time(console: Console, document: Mapping[str, Any]) -> None:
-    seconds = {name: value for name, value in document["seconds"].items() if name != "total"}
-    if seconds:
-        total = document["seconds"].get("total")
-        parts = ", ".join(f"{_PHASES.get(name, name)} {_duration(value)}" for name, value in seconds.items())
-        _say(console, f"\nTime{'' if total is None else f' ({_duration(total)})'}: {parts}")
-    start = dict(document["start"])
-    mode = start.pop("mode", "")
-    phases = ", ".join(
-        f"{name} {_duration(value)}" for name, value in start.items() if name != "total" and value >= 0.05
-    )
-    if phases:
-        _say(console, f"Of the start ({mode}): {phases}")
-    for name, reckoned in document["forecast"].items():
-        off = "" if reckoned["error"] is None else f" ({reckoned['error']:+.1%})"
-        _say(console, f"Reckoned before the launch: {name} {reckoned['expected']:,.0f}{off}")
-
-
-# --- small things ---
-
-
-def _table(title: str, *columns: tuple[str, str]) -> Table:
-    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="dim")
-    for name, justify in columns:
-        table.add_column(name, justify="right" if justify == "right" else "left", overflow="fold")
-    return table
-
-
-def _say(console: Console, text: str, *, style: str = "") -> None:
-    console.print(Text(text, style=style), soft_wrap=True)
-
-
-def _figure(value: float | None, unit: str) -> str:
-    if value is None or not finite(value):
-        return ""
-    text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return f"{text} {unit}".rstrip()
-
-
-def _choices(assignment: Mapping[str, Json]) -> str:
-    return " ".join(f"{name}={_shown(value)}" for name, value in assignment.items()) or "vLLM's defaults"
-
-
-def _shown(value: Json) -> str:
-    return value if isinstance(value, str) else canonical(value) if _plain(value) else str(value)
-
-
-def _plain(value: Json) -> bool:
-    return not isinstance(value, float) or finite(value)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+def _phase(phase: str, kind: str) -> str:
+    if phase == "trials" and kind == "external":
+        return "the trial command"
+    return "replaying, and everything else" if phase == "trials" else PHASES.get(phase, phase)

@@ -8,12 +8,13 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from tuner.model.candidate import Candidate
+from tuner.model.candidate import Candidate, Exclusion
 from tuner.model.history import History, Judgement, Trial
+from tuner.model.judge import constraints
 from tuner.model.measurement import Estimate, Measurement, ServerReport
 from tuner.model.outcome import Blame, Failure, Outcome, Status
-from tuner.model.workload import Objective
-from tuner.report import print_conclusion, print_study, print_trial
+from tuner.model.workload import Limit, Objective
+from tuner.report import print_conclusion, print_study, print_trial, study_document
 
 BASELINE = Candidate(assignment={}, arguments={}, origin="baseline")
 JUDGEMENT = Judgement(
@@ -72,7 +73,7 @@ def test_the_conclusion_says_why_it_ended_and_what_changed() -> None:
     assert "Ended: the budget is spent." in text
     assert "500 tok/s" in text
     assert "800 tok/s" in text
-    assert "Winner: n=8" in text
+    assert "Winner: trial 1: n=8" in text
 
 
 def test_a_failed_trial_tells_cause_blame_and_way_out() -> None:
@@ -99,10 +100,141 @@ def test_a_failed_trial_tells_cause_blame_and_way_out() -> None:
 def test_results_that_were_not_measured_here_are_named() -> None:
     console, out = shown()
     print_study(console, study(), None, {"name": "s", "facts": {"kind": "replay"}})
-    assert "Results are replay results" in out.getvalue()
+    assert "Replayed from a recorded table: nothing was measured." in out.getvalue()
 
 
 def test_an_empty_study_prints() -> None:
     console, out = shown(60)
     print_study(console, History(objective=Objective(), baseline_key="x"), None, {})
     assert "Nothing was measured to the end yet." in out.getvalue()
+
+
+# --- 80 columns, limits, and what was averaged ---
+
+DEFAULTS = {"a": 1, "block_size": 16, "seqs": 256, "graphs": "auto"}
+WHOLE = {"a": 1, "block_size": 16, "seqs": 512, "graphs": "full"}
+
+
+def wide_study() -> tuple[History, dict[str, object]]:
+    """A study whose assignments name every parameter, as a sampler's do."""
+    limits = (Limit(metric="latency/ttft_p99", bound=500.0), Limit(metric="accuracy/score", bound=0.5, at_most=False))
+    history = History(objective=Objective(), baseline_key=BASELINE.key)
+    assignments = [{}, WHOLE, {**WHOLE, "a": 7}, dict(DEFAULTS), {**WHOLE, "seqs": 1024, "graphs": "none"}]
+    for number, assignment in enumerate(assignments):
+        candidate = Candidate(assignment=assignment, arguments=dict(assignment)) if assignment else BASELINE
+        outcome = measured(candidate, 1000.0 + number)
+        measurement = Measurement(
+            metrics={"throughput/output": 1000.0 + number, "latency/ttft_p99": 812.0}, objective=None
+        )
+        outcome = replace(outcome, measurement=measurement, constraints=constraints(limits, measurement=measurement))
+        history.add(Trial(number=number, origin="search", outcome=outcome))
+    about = {
+        "defaults": DEFAULTS,
+        "limits": [{"metric": x.metric, "bound": x.bound, "at_most": x.at_most} for x in limits],
+    }
+    return history, about
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_trials_show_what_they_chose_beyond_the_defaults(width: int) -> None:
+    history, about = wide_study()
+    console, out = shown(width)
+    print_study(console, history, None, about)
+    text = out.getvalue()
+    assert "a=7 seqs=512 graphs=full" in text
+    assert "block_size" not in text.split("Trials")[1].split("Time")[0]
+    assert "seqs=1024 graphs=none" in text
+    assert "misses its limits: ttft_p99 812 > 500 ms, accuracy not reported" in text
+
+
+def test_eighty_columns_hold_every_line_of_the_trials() -> None:
+    history, about = wide_study()
+    console, out = shown(80)
+    print_study(console, history, None, about)
+    trials = out.getvalue().split("Trials, and")[1].split("Time")[0]
+    assert all(len(line) <= 80 for line in trials.splitlines())
+
+
+def test_limits_that_nobody_keeps_say_whether_they_were_reported() -> None:
+    history, about = wide_study()
+    console, out = shown(120)
+    print_study(console, history, None, about)
+    assert "Limit: ttft_p99 at most 500 ms; no measured trial kept it" in out.getvalue()
+    assert "Limit: accuracy at least 0.5; no trial reported it" in out.getvalue()
+
+
+def test_figures_and_their_label_are_of_the_confirming_trials() -> None:
+    history = study()
+    challenger = history.trials[1].outcome.candidate
+    for number, value in ((2, 600.0), (3, 700.0)):
+        history.add(Trial(number=number, origin="confirm", outcome=measured(challenger, value)))
+    console, out = shown()
+    print_study(console, history, JUDGEMENT, {})
+    rows = [" ".join(line.split()) for line in out.getvalue().splitlines()]
+    assert "throughput/output 500 tok/s 650 tok/s +30.0%" in rows
+    assert "mean over trial 0 trials 2, 3" in rows
+    document = study_document(history, JUDGEMENT, {})
+    assert document["winner"]["metrics"]["throughput/output"] == document["winner"]["value"] == 650.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"), [("replay", "The recorded trials took"), ("external", "The trial command reports")]
+)
+def test_seconds_that_nobody_waited_for_are_no_share_of_the_studys_time(kind: str, says: str) -> None:
+    about = {"facts": {"kind": kind}, "wall_seconds": 10.0, "search_seconds": 4.0}
+    console, out = shown()
+    print_study(console, study(), None, about)
+    text = out.getvalue()
+    assert "Time: 10.0 s in all" in text
+    account = text[text.index("Time:") :].splitlines()
+    assert [line.split()[-1] for line in account if line.endswith("%")] == ["40%", "60%"]
+    assert f"{says}: measuring 1 min 00 s" in text
+
+
+def test_excluded_trials_are_counted_and_not_listed() -> None:
+    excluded = Outcome(
+        candidate=Candidate(assignment={"n": 9}, arguments={}),
+        status=Status.EXCLUDED,
+        exclusion=Exclusion(reason="too large", rule="memory"),
+    )
+    console, out = shown()
+    print_study(console, study(excluded), None, {})
+    assert "n=9" not in out.getvalue()
+    assert "Never launched, and not listed above, by rule: memory (1)" in out.getvalue()
+
+
+def test_a_trial_is_asked_beside_what_runs() -> None:
+    candidate = Candidate(
+        assignment={"g": 1}, arguments={"compilation-config.cudagraph_mode": "FULL", "max-num-seqs": 8}
+    )
+    outcome = replace(
+        measured(candidate, 5.0),
+        server=ServerReport(
+            effective={"cudagraph-mode": "PIECEWISE", "max-num-seqs": 8, "block-size": 16},
+            forecast={"kv-cache-tokens": 5.0},
+        ),
+    )
+    console, out = shown()
+    print_trial(console, Trial(number=1, origin="search", outcome=outcome), Objective())
+    rows = [" ".join(line.split()) for line in out.getvalue().splitlines()]
+    assert "compilation-config.cudagraph_mode FULL PIECEWISE" in rows
+    assert "block-size=16" in rows
+    assert "Steps by CUDA graph mode: not counted; vLLM counts them with --arg cudagraph-metrics" in rows
+
+
+def test_a_trial_of_a_command_has_no_reckoned_memory() -> None:
+    server = ServerReport(mode="external", forecast={"kv-cache-tokens": 5.0})
+    outcome = replace(measured(BASELINE, 5.0), server=server)
+    console, out = shown()
+    print_trial(console, Trial(number=1, origin="search", outcome=outcome), Objective())
+    assert "Reckoned" not in out.getvalue()
+    assert "Measured by the trial command" in out.getvalue()
+
+
+def test_steps_by_graph_mode_are_shares() -> None:
+    outcome = measured(BASELINE, 5.0)
+    metrics = {"throughput/output": 5.0, "engine/steps_full": 0.9, "engine/steps_none": 0.1}
+    outcome = replace(outcome, measurement=Measurement(metrics=metrics, objective=None))
+    console, out = shown()
+    print_trial(console, Trial(number=1, origin="search", outcome=outcome), Objective())
+    assert "Steps by CUDA graph mode: FULL 90.0%, NONE 10.0%" in out.getvalue()

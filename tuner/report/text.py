@@ -1,0 +1,44 @@
+"""Small things that every printed table needs. Text from a log or a file is printed as text, never as markup."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tuner.model.json import finite
+from tuner.model.targets import figure as number
+
+__all__ = ["counted", "duration", "figure", "new_table", "say"]
+
+
+def say(console: Console, text: str, *, style: str = "") -> None:
+    """One paragraph, wrapped between words to the terminal, never coloured by its content."""
+    console.print(Text(text, style=style), soft_wrap=not console.is_terminal)
+
+
+def new_table(title: str, *columns: tuple[str, str]) -> Table:
+    """A table without rules; a column is its name and ``left`` or ``right``."""
+    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="dim")
+    for name, justify in columns:
+        table.add_column(name, justify="right" if justify == "right" else "left", overflow="fold")
+    return table
+
+
+def figure(value: float | None, unit: str = "") -> str:
+    """A number with its unit; empty where there is none."""
+    return "" if value is None or not finite(value) else number(value, unit)
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it: ``12.3 s``, ``4 min 05 s``, ``2 h 07 min``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def counted(number_of: int, what: str) -> str:
+    """``1 trial``, ``2 trials``."""
+    return f"{number_of} {what}{'' if number_of == 1 else 's'}"
