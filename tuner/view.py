@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -12,10 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from tuner.model.candidate import Candidate
+from tuner.model.choices import differing, fit, shown
+from tuner.model.json import Json
+from tuner.model.judge import misses
 from tuner.model.outcome import Outcome, Status
-from tuner.model.workload import Objective
+from tuner.model.workload import Limit, Objective
 
-__all__ = ["StudyView", "describe", "number"]
+__all__ = ["StudyView", "number"]
 
 _MARKS = {
     Status.MEASURED: ("✓", "green"),
@@ -26,7 +30,11 @@ _MARKS = {
     Status.DISTURBED: ("!", "magenta"),
     Status.INTERRUPTED: ("■", "magenta"),
 }
+_ESTIMATE = ("≈", "cyan")
+"""A replay's answer for a configuration that its table does not hold."""
 _PHASE_WIDTH = 20
+_LONGEST = 200
+"""Characters that a candidate's choices may take in one line; all of them stand in the report."""
 
 
 class StudyView:
@@ -34,11 +42,22 @@ class StudyView:
 
     In a terminal finished trials scroll up above a status line (trial, phase, best against baseline, time left).
     In a pipe every event is one line. With ``quiet`` nothing is shown.
+
+    ``defaults`` are vLLM's own values of the parameters: a candidate is told by what departs from them.
     """
 
     def __init__(
-        self, console: Console, objective: Objective, *, budget_s: float | None = None, quiet: bool = False
+        self,
+        console: Console,
+        objective: Objective,
+        *,
+        limits: Sequence[Limit] = (),
+        defaults: Mapping[str, Json] | None = None,
+        budget_s: float | None = None,
+        quiet: bool = False,
     ) -> None:
+        self._limits = tuple(limits)
+        self._defaults = dict(defaults or {})
         self._console = console
         self._objective = objective
         self._budget_s = budget_s
@@ -68,7 +87,7 @@ class StudyView:
         self._trial = f"trial {done + 1}{of} (#{number})"
         self._phase = ("starting", "")
         self._phase_began = time.monotonic()
-        self._line(Text.assemble((f"{self._trial} ", "bold"), describe(candidate)), live=False)
+        self._line(Text.assemble((f"{self._trial} ", "bold"), self._describe(candidate)), live=False)
 
     def phase(self, phase: str, detail: str) -> None:
         """See :class:`tuner.ports.Observer`."""
@@ -86,11 +105,19 @@ class StudyView:
         if is_best or (self._best is None and outcome.feasible):
             self._best = outcome.objective
         mark, style = _MARKS[outcome.status]
+        if outcome.status is Status.MEASURED and outcome.server is not None and outcome.server.mode == "estimate":
+            mark, style = _ESTIMATE
         line = Text.assemble((f"{mark} ", style), (f"#{number:<3} ", "bold"), self._result(outcome))
         if is_best:
             line.append("  ← best", style="bold green")
-        line.append(f"  {describe(outcome.candidate)}", style="dim")
+        line.append(f"  {self._describe(outcome.candidate)}", style="dim")
         self._line(line)
+
+    def _describe(self, candidate: Candidate) -> str:
+        """One line for people: what the sampler chose beyond vLLM's defaults."""
+        own = differing(candidate.assignment, self._defaults)
+        words = [f"{name}={shown(value)}" for name, value in own.items()]
+        return fit(words, _LONGEST, 1)[0] if words else "vLLM's defaults"
 
     def message(self, text: str) -> None:
         """See :class:`tuner.ports.Observer`."""
@@ -116,9 +143,13 @@ class StudyView:
             text.append(f" ±{(estimate.high - estimate.low) / 2 / abs(estimate.value):.1%}")
         if self._baseline and outcome.candidate.origin != "baseline":
             text.append(f" ({outcome.objective / self._baseline:.2f}× default)")
-        missed = [name.removeprefix("limit:") for name, value in outcome.constraints.items() if value > 0]
+        if outcome.server is not None and outcome.server.mode == "estimate":
+            text.append(" estimated")
+        missed = misses(outcome, self._limits)
+        if outcome.constraints.get("accuracy", -1.0) > 0:
+            missed.append("accuracy worse than vLLM's defaults allow")
         if missed:
-            text.append(f" misses {', '.join(missed)}", style="red")
+            text.append(f" misses: {', '.join(missed)}", style="red")
         text.append(took)
         return text
 
@@ -144,13 +175,6 @@ class StudyView:
         if self._quiet or (self._live is not None and not live):
             return
         self._console.print(text, soft_wrap=True, highlight=False)
-
-
-def describe(candidate: Candidate) -> str:
-    """One line for people: what the sampler chose, or where the candidate comes from."""
-    if not candidate.assignment:
-        return "vLLM's defaults"
-    return " ".join(f"{name}={value}" for name, value in candidate.assignment.items())
 
 
 def number(value: float, objective: Objective) -> str:

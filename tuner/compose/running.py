@@ -84,7 +84,14 @@ def run_study(options: Options) -> None:
         )
         _write_study_file(directory, info, places, plan)
         view = stack.enter_context(
-            StudyView(console, objective, budget_s=options.budget_seconds, quiet=options.as_json)
+            StudyView(
+                console,
+                objective,
+                limits=limits,
+                defaults=_defaults(plan),
+                budget_s=options.budget_seconds,
+                quiet=options.as_json,
+            )
         )
         for note in plan.notes:
             view.message(note)
@@ -102,7 +109,8 @@ def run_study(options: Options) -> None:
             check_quality=options.check_quality and _kind(options) == "vllm",
         )
         result = study.run()
-    _conclude(console, options, info, result, study.summary())
+    about: dict[str, Json] = {"name": name, "defaults": _defaults(plan), "facts": dict(info.facts)}
+    _conclude(console, options, about, result, study.summary())
 
 
 def _source(options: Options) -> str:
@@ -134,7 +142,10 @@ def _with_demo_model(options: Options) -> Options:
         return options
     from tuner.demo import demo_model  # noqa: PLC0415
 
-    return replace(options, model=str(demo_model()))
+    def say(text: str) -> None:
+        sys.stderr.write(f"{text}\n")
+
+    return replace(options, model=str(demo_model(say=say)))
 
 
 def _kind(options: Options) -> str:
@@ -278,13 +289,15 @@ def _defaults(plan: Plan) -> dict[str, Json]:
     return {p.name: p.default for p in plan.space.parameters if p.default is not None}
 
 
-def _conclude(console: Console, options: Options, info: StudyInfo, result: Result, summary: dict[str, Json]) -> None:
+def _conclude(
+    console: Console, options: Options, about: dict[str, Json], result: Result, summary: dict[str, Json]
+) -> None:
     if options.as_json:
-        sys.stdout.write(json.dumps({"study": info.name, "reason": result.reason, **summary}, indent=1) + "\n")
+        sys.stdout.write(json.dumps({"study": about["name"], "reason": result.reason, **summary}, indent=1) + "\n")
         return
     from tuner.report import print_conclusion  # noqa: PLC0415
 
-    print_conclusion(console, result.history, result.judgement, reason=result.reason)
+    print_conclusion(console, result.history, result.judgement, reason=result.reason, about=about)
     where = "" if options.directory == Path("tune-studies") else f" --directory {options.directory}"
     console.print()
     console.print(f"every trial:   tune ui{where}", highlight=False)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from tuner.model.choices import differing
 from tuner.model.history import Contender, History, Judgement, Trial
 from tuner.model.json import Json, finite
 from tuner.model.judge import misses
@@ -15,7 +16,6 @@ from tuner.model.outcome import Outcome, Status
 from tuner.model.records import to_record
 from tuner.model.secrets import mask, mask_environment
 from tuner.model.workload import Limit
-from tuner.report.choices import differing
 
 __all__ = ["ACCOUNT", "kind_of", "limits_of", "pareto", "reason", "study_document", "time_account", "trial_document"]
 
@@ -42,8 +42,8 @@ def study_document(history: History, judgement: Judgement | None, about: Mapping
         "objective": {"metric": objective.metric, "maximize": objective.maximize, "unit": objective.unit},
         "limits": about.get("limits", []),
         "defaults": dict(defaults),
-        "baseline": None if baseline is None else _contender(baseline, baseline.trials),
-        "winner": None if winner is None else _contender(winner, _counted(winner)),
+        "baseline": _contender(baseline),
+        "winner": _contender(winner),
         "judgement": None
         if judgement is None
         else {
@@ -185,13 +185,11 @@ def _told_account(
     return {"wall_seconds": wall or 0.0, "seconds": spent, "start_phases": dict(starts), "told": known}
 
 
-def _counted(winner: Contender) -> tuple[Trial, ...]:
-    """The trials that its value is the mean of: the confirming ones once there are any (see History.contenders)."""
-    return tuple(t for t in winner.trials if t.origin == "confirm") or winner.trials
-
-
-def _contender(contender: Contender, counted: Sequence[Trial]) -> dict[str, Any]:
+def _contender(contender: Contender | None) -> dict[str, Any] | None:
     """A configuration; its figures are means over the same trials as its value."""
+    if contender is None:
+        return None
+    counted = contender.counted or contender.trials
     quality = next((t.outcome.quality for t in contender.trials if t.outcome.quality is not None), None)
     return {
         "trial": contender.number,

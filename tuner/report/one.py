@@ -8,12 +8,12 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from tuner.model.choices import fit, shown
 from tuner.model.history import Trial
 from tuner.model.json import Json, finite
 from tuner.model.outcome import Outcome
 from tuner.model.targets import metric_unit
 from tuner.model.workload import Objective
-from tuner.report.choices import fit, shown
 from tuner.report.document import trial_document
 from tuner.report.show import PHASES
 from tuner.report.text import counted, duration, figure, new_table, say

@@ -8,11 +8,11 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from tuner.model.choices import Choices, differing, fit, shown
 from tuner.model.history import History, Judgement
 from tuner.model.json import Json
 from tuner.model.outcome import Status
 from tuner.model.targets import metric_unit, short_name
-from tuner.report.choices import Choices, differing, fit, shown
 from tuner.report.document import study_document
 from tuner.report.text import counted, duration, figure, new_table, say
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tuner.report.choices import Choices, differing, fit, shown
+from tuner.model.choices import Choices, differing, fit, shown
 
 DEFAULTS = {"seqs": 256, "graphs": "auto", "caching": True}
 

@@ -1,0 +1,65 @@
+"""What a person sees of a study as it goes on."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+from rich.console import Console
+
+from tuner.model.candidate import Candidate
+from tuner.model.judge import constraints
+from tuner.model.measurement import Measurement, ServerReport
+from tuner.model.outcome import Outcome, Status
+from tuner.model.workload import Limit, Objective
+from tuner.view import StudyView
+
+LIMITS = (Limit(metric="latency/ttft_p99", bound=500.0),)
+CANDIDATE = Candidate(assignment={"seqs": 64, "block_size": 16}, arguments={"max-num-seqs": 64})
+
+
+def seen(outcome: Outcome) -> str:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=False, width=80)
+    with StudyView(console, Objective(), limits=LIMITS, defaults={"block_size": 16}) as view:
+        view.trial_started(3, outcome.candidate, done=3, total=8)
+        view.trial_ended(3, outcome, is_best=False)
+    return out.getvalue()
+
+
+def measured(**metrics: float) -> Outcome:
+    measurement = Measurement(metrics={k.replace("__", "/"): v for k, v in metrics.items()}, objective=None)
+    return Outcome(
+        candidate=CANDIDATE,
+        status=Status.MEASURED,
+        objective=700.0,
+        measurement=measurement,
+        constraints=constraints(LIMITS, measurement=measurement),
+    )
+
+
+def test_a_candidate_is_told_by_what_departs_from_the_defaults() -> None:
+    text = seen(measured(latency__ttft_p99=100.0))
+    assert "trial 4 of 8 (#3) seqs=64\n" in text
+    assert "block_size" not in text
+    assert "✓ #3   700.0 tok/s  seqs=64" in text
+
+
+def test_a_miss_shows_its_value_against_the_bound() -> None:
+    assert "misses: ttft_p99 812 > 500 ms" in seen(measured(latency__ttft_p99=812.0))
+    assert "misses: ttft_p99 not reported" in seen(measured())
+
+
+def test_an_estimate_is_not_marked_as_measured() -> None:
+    outcome = measured(latency__ttft_p99=1.0)
+    text = seen(replace(outcome, server=ServerReport(mode="estimate")))
+    assert "≈ #3" in text
+    assert "estimated" in text
+    assert "✓" not in text
+
+
+def test_many_choices_are_counted() -> None:
+    many = Candidate(assignment={f"a_long_parameter_name_{n}": n for n in range(40)}, arguments={})
+    text = seen(replace(measured(latency__ttft_p99=1.0), candidate=many))
+    assert "more" in text
+    assert all(len(line) < 300 for line in text.splitlines())
