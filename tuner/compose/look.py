@@ -104,7 +104,7 @@ def report_study(
     study = load(directory, name, storage)
     console = Console()
     if table is not None:
-        count = report.write_table(study.history, table)
+        count = report.write_table(study.history, table, study.about)
         sys.stdout.write(f"{count} trial{'' if count == 1 else 's'} written to {table}\n")
         return
     if trial is not None:

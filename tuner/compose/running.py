@@ -175,7 +175,10 @@ def _runner(options: Options, prepared: Prepared, directory: Path, view: Observe
     if options.replay is not None:
         from tuner.serving.replay import ReplayRunner  # noqa: PLC0415
 
-        return ReplayRunner(options.replay, objective=objective, seed=options.seed)
+        replayed = ReplayRunner(options.replay, objective=objective, seed=options.seed, hardware=plan.hardware)
+        for sentence in replayed.notes:
+            view.message(sentence)
+        return replayed
     from tuner.measuring import BenchLoadGenerator  # noqa: PLC0415
     from tuner.quality import QualitySuite  # noqa: PLC0415
     from tuner.serving.launcher import VllmLauncher  # noqa: PLC0415

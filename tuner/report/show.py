@@ -229,17 +229,24 @@ def _cells(line: Mapping[str, Any], *, maximize: bool, with_accuracy: bool) -> l
     spread = f"{(high - low) / 2 / abs(value):.1%}" if value and low is not None and high is not None else ""
     # A trial that was stopped early has a bound, not a result.
     bound = ("≤ " if maximize else "≥ ") if line["status"] == Status.BEHIND.value and value is not None else ""
-    status = line["basis"] if line["status"] == "measured" and line["basis"] in ("recorded", "estimated") else ""
+    status = _status(line)
     cells: list[str | Text] = [
         str(line["trial"]),
         Text(_short(line["origin"], 18)),
-        Text(status or line["status"], style="" if line["feasible"] else "yellow"),
+        Text(status, style="" if line["feasible"] else "yellow"),
         f"{bound}{figure(value)}",
         "" if bound else spread,
     ]
     if with_accuracy:
         cells.append(figure(line["accuracy"]))
     return [*cells, "" if line["seconds"] is None else f"{line['seconds']:.0f}"]
+
+
+def _status(line: Mapping[str, Any]) -> str:
+    """``measured`` only where something was: a replay's answers are recorded or estimated."""
+    if line["basis"] not in ("recorded", "estimated"):
+        return str(line["status"])
+    return line["basis"] if line["status"] == Status.MEASURED.value else f"{line['status']}, {line['basis']}"
 
 
 def _in_turns(console: Console, table: Any, notes: Sequence[Sequence[str]]) -> None:

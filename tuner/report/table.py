@@ -1,7 +1,8 @@
 """Trials as JSON lines: what the replay launcher reads, and what other studies may learn from.
 
 The first keys are those of the recorded H200 table (``mode``, ``prompts``, ``config``, ``start_s``, ``log``,
-``output_tok_s``, ``latency`` in seconds, ``error``); the others extend it.
+``output_tok_s``, ``latency`` in seconds, ``error``); the others extend it. ``hardware``, ``model`` and ``workload``
+say what it was measured on, so that a replay for another machine is refused.
 """
 
 from __future__ import annotations
@@ -14,20 +15,21 @@ from typing import Any
 
 from tuner.errors import InputError
 from tuner.model.history import History, Trial
-from tuner.model.json import finite
+from tuner.model.json import Json, finite
 from tuner.model.outcome import Blame, Outcome, Status
 from tuner.model.secrets import mask, mask_environment
 
 __all__ = ["table_row", "write_table"]
 
 
-def write_table(history: History, path: Path) -> int:
-    """Write one line per trial, all or nothing; returns how many.
+def write_table(history: History, path: Path, about: Mapping[str, Json] | None = None) -> int:
+    """Write one line per trial, all or nothing; returns how many. ``about`` is the study's description.
 
     Raises:
         InputError: the file cannot be written.
     """
-    lines = [json.dumps(table_row(trial), allow_nan=False) for trial in history.trials]
+    origin = {name: about[name] for name in ("hardware", "model", "workload") if about.get(name)} if about else {}
+    lines = [json.dumps({**table_row(trial), **origin}, allow_nan=False) for trial in history.trials]
     place = path.expanduser()
     draft = place.with_name(f".{place.name}.tmp")
     try:

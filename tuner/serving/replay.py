@@ -12,12 +12,13 @@ from pathlib import Path
 
 from tuner.errors import InputError
 from tuner.model.candidate import Candidate
+from tuner.model.hardware import Hardware
 from tuner.model.measurement import Measurement, PointResult, ServerReport
 from tuner.model.outcome import Outcome, Status
 from tuner.model.workload import Objective
 from tuner.ports import Progress, TrialContext
 from tuner.serving.protocol import estimate
-from tuner.serving.table import Point, flatten, read_table
+from tuner.serving.table import Point, Table, flatten, read_table
 
 __all__ = ["ReplayRunner"]
 
@@ -40,9 +41,13 @@ class ReplayRunner:
         seed: of the noise.
         context: the table's ``mode`` to replay; empty takes the one with most rows.
         pace: share of the recorded seconds that a trial really takes (0: none, 1: as long as then).
+        hardware: what the study is about; a table that names another is refused.
+
+    Attributes:
+        notes: what a person should know of the table, one sentence each.
 
     Raises:
-        InputError: the table cannot be read, or lacks the objective.
+        InputError: the table cannot be read, lacks the objective, or was recorded on other hardware.
     """
 
     kind = "replay"
@@ -56,8 +61,10 @@ class ReplayRunner:
         seed: int = 0,
         context: str = "",
         pace: float = 0.0,
+        hardware: Hardware | None = None,
     ) -> None:
         self._table = read_table(table, context=context)
+        self.notes = _check_hardware(table, self._table, hardware) if hardware is not None else ()
         self._name = table.name
         if objective.metric not in self._table.metrics:
             known = ", ".join(sorted(self._table.metrics))
@@ -78,8 +85,8 @@ class ReplayRunner:
         if self._pace > 0:
             time.sleep(self._pace * sum(value for name, value in point.seconds.items() if name != "total"))
         server = ServerReport(
-            mode="replay",
-            warnings=(f"nothing was started: replayed from {self._name}",),
+            mode="replay" if point.exact else "estimate",
+            warnings=(f"nothing was started: {point.basis} in {self._name}",),
             phases={"total": point.seconds["start"]} if "start" in point.seconds else {},
         )
         if point.failure is not None:
@@ -125,3 +132,22 @@ class ReplayRunner:
             points=(result,),
             notes=(f"replayed from {self._name}, not measured: {point.basis}",),
         )
+
+
+def _check_hardware(path: Path, table: Table, hardware: Hardware) -> tuple[str, ...]:
+    """Refuse a table of another machine; its numbers say nothing of this one. Returns notes for a person."""
+    named = table.hardware
+    if named and hardware.name not in named:
+        raise InputError(
+            f"{path}: was recorded on {', '.join(named)}, which says nothing of {hardware.name}; "
+            f"give --hardware {named[0]}"
+        )
+    wanted = "cpu" if hardware.platform == "cpu" else "gpu"
+    if table.devices and wanted not in table.devices:
+        raise InputError(
+            f"{path}: was recorded on a {table.devices[0].upper()}, and {hardware.name} is a {wanted.upper()}; "
+            "give --hardware of the machine that it was recorded on"
+        )
+    if not named:
+        return (f"{path.name} does not name its hardware: that it is {hardware.name} is taken on trust",)
+    return ()

@@ -36,7 +36,11 @@ _ABSENT = "<absent>"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One recorded trial. ``metrics`` are empty where it failed."""
+    """One recorded trial. ``metrics`` are empty where it failed.
+
+    ``hardware`` is the profile that it was measured on and ``device`` ``cpu`` or ``gpu``, both empty where the row
+    does not tell.
+    """
 
     features: Features
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -44,6 +48,8 @@ class Row:
     failure: Failure | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
     context: str = ""
+    hardware: str = ""
+    device: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +136,7 @@ def _row(raw: Any) -> Row | None:
             "samples": _record_samples(measured),
             "failure": raw.get("failure"),
             "seconds": raw.get("seconds"),
+            "effective": (raw.get("server") or {}).get("effective"),
         }
     arguments = raw.get("arguments", raw.get("config"))
     if not isinstance(arguments, dict):
@@ -154,7 +161,18 @@ def _row(raw: Any) -> Row | None:
         failure=failure,
         seconds=seconds,
         context=str(raw.get("mode", "")),
+        hardware=str(raw.get("hardware") or "")[:80],
+        device=_device(raw),
     )
+
+
+def _device(raw: Mapping[str, Any]) -> str:
+    """What the trial ran on, as far as its server or its meters told."""
+    told = _mapping(raw, "effective").get("device")
+    if told in ("cpu", "cuda", "rocm", "hip", "xpu"):
+        return "cpu" if told == "cpu" else "gpu"
+    metered = raw.get("power_w") is not None or any(name.startswith("gpu/") for name in _mapping(raw, "metrics"))
+    return "gpu" if metered else ""
 
 
 def _record_samples(measured: Mapping[str, Any]) -> dict[str, Any]:
@@ -234,6 +252,16 @@ class Table:
     def metrics(self) -> frozenset[str]:
         """Names that some row holds."""
         return frozenset(name for row in self.rows for name in row.metrics)
+
+    @property
+    def hardware(self) -> tuple[str, ...]:
+        """Profiles that the rows name."""
+        return tuple(sorted({row.hardware for row in self.rows if row.hardware}))
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """``cpu`` and ``gpu``, as far as the rows tell."""
+        return tuple(sorted({row.device for row in self.rows if row.device}))
 
     def noise(self, metric: str) -> float:
         """Relative standard deviation of one run: the median over rows with several; 1 % where none has.

@@ -90,3 +90,11 @@ def test_what_replays_tables_reads_it(tmp_path: Path) -> None:
 def test_an_unwritable_place_is_said(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"--table .* cannot be written"):
         write_table(history(), tmp_path / "no" / "trials.jsonl")
+
+
+def test_the_table_says_what_it_was_measured_on(tmp_path: Path) -> None:
+    write_table(history(), tmp_path / "trials.jsonl", {"hardware": "h200", "model": "m", "workload": None})
+    lines = [json.loads(line) for line in (tmp_path / "trials.jsonl").read_text().splitlines()]
+    assert {(line["hardware"], line["model"], "workload" in line) for line in lines} == {("h200", "m", False)}
+    table = read_table(tmp_path / "trials.jsonl")
+    assert (table.hardware, table.devices) == (("h200",), ("gpu",))

@@ -8,6 +8,7 @@ import pytest
 
 from tuner.errors import InputError
 from tuner.model.candidate import Candidate
+from tuner.model.hardware import Hardware
 from tuner.model.outcome import Outcome, Status
 from tuner.model.records import to_record
 from tuner.model.workload import Objective
@@ -135,3 +136,43 @@ def test_flatten_spells_one_setting_one_way() -> None:
         {"compilation-config.cudagraph_mode": "NONE"}
     )
     assert flatten({"--enable_x": True, "sizes": [1, 2], "n": 3}) == {"enable-x": "true", "sizes": "[1,2]", "n": 3.0}
+
+
+def test_what_the_table_does_not_hold_is_an_estimate(table: Path) -> None:
+    runner = ReplayRunner(table, objective=OBJECTIVE, noise=0.0)
+    near = run(runner, {"max-num-seqs": 300})
+    assert near.server is not None
+    assert near.server.mode == "estimate"
+    assert near.server.warnings[0].startswith("nothing was started: estimated from the 3 nearest recorded trials")
+    failed = run(runner, {"max-num-seqs": 250, "block-size": 24})
+    assert failed.status is Status.BROKEN
+    assert failed.server is not None
+    assert failed.server.mode == "estimate"
+
+
+CPU = Hardware(name="cpu", platform="cpu", device="CPU", memory_gib=32.0, bandwidth_gb_s=100.0)
+H200 = Hardware(name="h200", platform="cuda", device="NVIDIA H200", memory_gib=139.8, bandwidth_gb_s=4800.0)
+
+
+@pytest.mark.parametrize(
+    ("more", "hardware", "says"),
+    [
+        ({"hardware": "h200"}, CPU, "was recorded on h200, which says nothing of cpu; give --hardware h200"),
+        ({"effective": {"device": "cuda"}}, CPU, "was recorded on a GPU, and cpu is a CPU"),
+        ({"power_w": 553.9}, CPU, "was recorded on a GPU, and cpu is a CPU"),
+        ({"effective": {"device": "cpu"}}, H200, "was recorded on a CPU, and h200 is a GPU"),
+    ],
+)
+def test_another_machines_table_is_refused(more: dict[str, Any], hardware: Hardware, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "trials.jsonl"
+    path.write_text(json.dumps({**ROWS[0], **more}) + "\n")
+    with pytest.raises(InputError, match=says):
+        ReplayRunner(path, objective=OBJECTIVE, hardware=hardware)
+
+
+def test_the_right_table_is_taken_and_a_nameless_one_on_trust(table: Path, tmp_path: Path) -> None:
+    path = tmp_path / "named.jsonl"
+    path.write_text(json.dumps({**ROWS[0], "hardware": "h200", "power_w": 500.0}) + "\n")
+    assert ReplayRunner(path, objective=OBJECTIVE, hardware=H200).notes == ()
+    (note,) = ReplayRunner(table, objective=OBJECTIVE, hardware=CPU).notes
+    assert note == "trials.jsonl does not name its hardware: that it is cpu is taken on trust"
