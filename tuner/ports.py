@@ -303,6 +303,8 @@ class StudyInfo:
     directory: Path
     versions: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, Json] = field(default_factory=dict)
+    further: tuple[Objective, ...] = ()
+    """Objectives beside the first: the study then looks for a Pareto front."""
 
 
 class Tracker(Protocol):

@@ -9,15 +9,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tuner.account import Account
-from tuner.errors import StudyStopped
+from tuner.errors import InputError, StudyStopped
 from tuner.model.candidate import Candidate
-from tuner.model.history import Comparison, Contender, History, Judgement, Trial
+from tuner.model.confirmation import LEAST_STARTS, finalists, reserve_for
+from tuner.model.front import pareto_front
+from tuner.model.history import Comparison, History, Judgement, Trial
 from tuner.model.json import Json, Scalar
 from tuner.model.judge import constraints
+from tuner.model.loads import load_answers
 from tuner.model.measurement import QualityReport
-from tuner.model.outcome import Blame, Outcome, Status
+from tuner.model.outcome import Outcome, Status
+from tuner.model.patience import hopeless
+from tuner.model.projection import value_of
 from tuner.model.records import from_record, to_record
 from tuner.model.summary import summarise
+from tuner.model.targets import short_name
 from tuner.ports import (
     Observer,
     Optimizer,
@@ -32,14 +38,11 @@ from tuner.ports import (
 
 __all__ = ["Budget", "Result", "Study"]
 
-_SAME_CAUSE = 3
-"""So many launches in a row that fail for one root cause end the study."""
-
 _TRIES = 3
 """So often is a candidate run again when the machine was at fault."""
 
-_CONFIRM_PAIRS = (2, 4)
-"""Least and most starts of each finalist and of the baseline in the confirmation."""
+_MOST_TURNS = 8
+"""Turns of a confirmation whose finalist changes again and again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +147,7 @@ class Study:
         if self._history.baseline() is not None:
             return
         outcome = self._trial("baseline", {})
+        self._require_objectives(outcome)
         if outcome.status is Status.MEASURED and self._history.baseline() is not None:
             return
         if outcome.status is Status.MEASURED:
@@ -155,30 +159,41 @@ class Study:
         advice = f" {outcome.failure.advice}" if outcome.failure and outcome.failure.advice else ""
         raise StudyStopped(f"the baseline cannot run: {cause}.{advice} See {self._directory(0)}")
 
+    def _require_objectives(self, outcome: Outcome) -> None:
+        """What the defaults have no figure of cannot be traded."""
+        if outcome.status is not Status.MEASURED:
+            return
+        for objective in self.info.further:
+            if value_of(outcome, objective.metric) is None:
+                have = ", ".join(sorted(outcome.measurement.metrics)) if outcome.measurement is not None else "nothing"
+                raise InputError(
+                    f"--objective {short_name(objective.metric)}: was not measured for vLLM's defaults; there is {have}"
+                )
+
     def _confirm(self) -> None:
         """Finalists against the baseline, in turns, each on a fresh server with fresh prompts."""
-        least, most = _CONFIRM_PAIRS
-        for turn in range(most):
-            winner = self._finalist()
-            if winner is None or self._history.baseline() is None:
+        for turn in range(_MOST_TURNS):
+            left = self._starts_left()
+            found = finalists(self._history, self.info.limits, left=left, total=self._total())
+            if not found or self._history.baseline() is None:
                 return
-            judgement = self._history.judge(winner, self.compare)
-            decided = judgement is not None and judgement.verdict != "no significant difference"
-            if winner.confirmed >= least and (decided or turn >= least):
-                return
-            challenger = replace(winner.candidate, origin="confirm")
-            pair = [("confirm", challenger), ("confirm", self.planner.baseline())]
-            for origin, candidate in pair if turn % 2 == 0 else reversed(pair):
+            starts = [replace(candidate, origin="confirm") for candidate in found]
+            if left != 1:
+                starts.append(self.planner.baseline())
+            for candidate in starts if turn % 2 == 0 else reversed(starts):
                 if self._out_of_budget(slack=1.0):
-                    if not any(c.confirmed >= least for c in self._history.contenders()):
+                    if not any(c.confirmed >= LEAST_STARTS for c in self._history.contenders()):
                         self.observer.message("the budget ended before a winner was confirmed on fresh starts")
                     return
-                self._trial(origin, candidate.assignment, confirm_of=candidate)
+                self._trial("confirm", candidate.assignment, confirm_of=candidate)
 
-    def _finalist(self) -> Contender | None:
-        """The configuration to confirm: the best that confirmation has not already shown to be no better."""
-        contenders = self._history.contenders()
-        return contenders[0] if contenders else None
+    def _starts_left(self) -> int | None:
+        """Trials that still fit in the budget; None for no bound."""
+        left = [] if self.budget.trials is None else [self.budget.trials - self._history.spent(self._account.since)]
+        typical = self._history.typical_seconds()
+        if self.budget.seconds is not None and typical:
+            left.append(int((self.budget.seconds - self._elapsed()) / typical))
+        return max(min(left), 0) if left else None
 
     # -- one trial ------------------------------------------------------------------------------------------
 
@@ -238,7 +253,8 @@ class Study:
         full = suggestion.origin in ("baseline", "confirm")
         best = self._history.best()
         reference = None
-        if best is not None and not full:
+        # With several objectives, what is far behind in the first may be the best in another.
+        if best is not None and not full and not self.info.further:
             samples = [
                 s for t in best.trials if (m := t.outcome.measurement) and m.objective for s in m.objective.samples
             ]
@@ -318,25 +334,31 @@ class Study:
 
     def _search_over(self) -> str | None:
         """Why the search ends now and confirmation begins; None to go on."""
-        least = _CONFIRM_PAIRS[0] * 2
         done = self._history.spent(self._account.since)
-        if self.budget.trials is not None and done + self._reserve(self.budget.trials, least) >= self.budget.trials:
-            return f"the budget of {self.budget.trials} trials is spent"
+        if self.budget.trials is not None and done + self._reserve(self.budget.trials) >= self.budget.trials:
+            return f"the budget of {_counted(self.budget.trials, 'trial')} is spent"
         if self.budget.seconds is not None:
             typical = self._history.typical_seconds()
-            reserve = typical * self._reserve(int(self.budget.seconds / typical) if typical else least, least)
+            reserve = typical * self._reserve(int(self.budget.seconds / typical)) if typical else 0.0
             if self._elapsed() + reserve + typical > self.budget.seconds:
-                return f"the budget of {self.budget.seconds / 60:.0f} min is spent"
+                return f"the budget of {_duration(self.budget.seconds)} is spent"
         with self._account.timed("search"):
             gain = self.optimizer.expected_gain()
         if gain is not None and gain < self.budget.min_gain:
             return f"the model expects less than {self.budget.min_gain:.1%} more"
         return None
 
-    @staticmethod
-    def _reserve(total: int, least: int) -> int:
-        """Trials kept back for confirmation: its least, but at most half of what follows the baseline, in pairs."""
-        return min(least, 2 * ((total - 1) // 4))
+    def _reserve(self, total: int) -> int:
+        points = len(self.info.workload.points)
+        return reserve_for(total, questions=max(points, 1 + len(self.info.further)))
+
+    def _total(self) -> int:
+        """Trials that the whole budget holds, whichever bound comes first."""
+        typical = self._history.typical_seconds()
+        bounds = [] if self.budget.trials is None else [self.budget.trials]
+        if self.budget.seconds is not None and typical:
+            bounds.append(int(self.budget.seconds / typical))
+        return min(bounds, default=0)
 
     def _out_of_budget(self, *, slack: float) -> bool:
         """Whether another trial does not fit; ``slack`` typical trials must still fit in the time."""
@@ -350,21 +372,17 @@ class Study:
         return self._spent_before + self._account.running
 
     def _stop_if_hopeless(self) -> None:
-        outcome = self._history.repeated_cause(_SAME_CAUSE)
-        if outcome is None or outcome.failure is None:
-            return
-        failure = outcome.failure
-        whose = {Blame.MACHINE: "the machine", Blame.USER: "the input", Blame.CONFIGURATION: "the space"}[failure.blame]
-        advice = f" {failure.advice}" if failure.advice else ""
-        raise StudyStopped(
-            f"{_SAME_CAUSE} trials in a row failed alike ({whose} is at fault): {failure.cause}.{advice}"
-        )
+        why = hopeless(self._history)
+        if why is not None:
+            raise StudyStopped(why)
 
     # -- resume ---------------------------------------------------------------------------------------------
 
     def _resume(self) -> None:
         """Read every closed trial back; a run that was cut off goes on with what it had left."""
-        self._history = History(objective=self.info.objective, baseline_key=self.planner.baseline().key)
+        self._history = History(
+            objective=self.info.objective, baseline_key=self.planner.baseline().key, further=self.info.further
+        )
         past = self.optimizer.past()
         for item in past:
             if item.record:
@@ -375,7 +393,7 @@ class Study:
         else:
             self._spent_before = self._history.seconds(self._account.since)
         if past:
-            self.observer.message(f"going on with {len(past)} earlier trials of study {self.info.name}")
+            self.observer.message(f"going on with {_counted(len(past), 'earlier trial')} of study {self.info.name}")
         self._account.write(finished=False)
 
     def _seen(self, candidate: Candidate) -> bool:
@@ -397,7 +415,26 @@ class Study:
 
     def summary(self) -> dict[str, Json]:
         """Plain figures for trackers and scripts."""
-        return summarise(self._history, self._judgement())
+        return summarise(
+            self._history,
+            self._judgement(),
+            loads=load_answers(self._history, self.info.limits, self.compare),
+            front=pareto_front(self._history, self.compare),
+        )
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _duration(seconds: float) -> str:
+    """A bound on time as people set it: ``90 s``, ``30 min``, ``2 h 30 min``."""
+    if seconds < 100:
+        return f"{seconds:.3g} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    if hours < 2:
+        return f"{60 * hours + minutes} min"
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
 
 
 def _fresh_seed(seed: int, study: str, number: int, attempt: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -19,7 +19,7 @@ from tuner.model.measurement import Estimate, Measurement, QualityReport, Server
 from tuner.model.outcome import Blame, Failure, Outcome, Status
 from tuner.model.workload import Limit, Objective, Workload
 from tuner.ports import Past, Progress, StudyInfo, Suggestion, TrialContext
-from tuner.study import Budget, Study
+from tuner.study import Budget, Study, _duration
 
 
 @dataclass
@@ -246,10 +246,40 @@ def test_a_broken_baseline_ends_the_study_with_its_cause(tmp_path: Path) -> None
     assert notes.events[-1] == ("over", "FAILED")
 
 
-def test_the_same_cause_three_times_in_a_row_ends_the_study(tmp_path: Path) -> None:
-    broken = _failed("attn-invalid", Blame.CONFIGURATION)
-    study, runner, _, _ = _study(tmp_path, runner=TableRunner(play={x: [broken] for x in range(1, 20)}))
-    with pytest.raises(StudyStopped, match="3 trials in a row failed alike"):
+def _dead(xs: Sequence[int], blame: Blame = Blame.CONFIGURATION) -> dict[int, list[Outcome]]:
+    """Each of these candidates fails alike."""
+    broken = _failed("attn-invalid", blame)
+    return {
+        x: [replace(broken, candidate=Candidate(assignment={"x": x}, arguments={"max-num-seqs": x}))] * 3 for x in xs
+    }
+
+
+def test_a_dead_region_does_not_end_a_study_in_which_others_work(tmp_path: Path) -> None:
+    study, runner, _, _ = _study(tmp_path, runner=TableRunner(play=_dead(range(1, 12))), budget=Budget(trials=20))
+    result = study.run()
+    assert result.reason == "the budget of 20 trials is spent"
+    assert [x for x, _, _ in runner.ran][:16] == [0, 50, *range(1, 15)]
+
+
+def test_a_study_in_which_all_candidates_fail_alike_ends(tmp_path: Path) -> None:
+    study, runner, _, _ = _study(
+        tmp_path, runner=TableRunner(play=_dead([50, *range(1, 30)])), budget=Budget(trials=50)
+    )
+    with pytest.raises(StudyStopped, match=r"5 candidates in a row failed alike .the space is at fault."):
+        study.run()
+    assert [x for x, _, _ in runner.ran] == [0, 50, 1, 2, 3, 4]
+
+
+def test_a_long_row_of_one_cause_ends_even_a_study_that_had_measured(tmp_path: Path) -> None:
+    study, runner, _, _ = _study(tmp_path, runner=TableRunner(play=_dead(range(1, 30))), budget=Budget(trials=50))
+    with pytest.raises(StudyStopped, match="12 candidates in a row failed alike"):
+        study.run()
+    assert len(runner.ran) == 14
+
+
+def test_three_trials_in_a_row_are_enough_where_the_input_is_at_fault(tmp_path: Path) -> None:
+    study, runner, _, _ = _study(tmp_path, runner=TableRunner(play=_dead(range(1, 30), Blame.USER)))
+    with pytest.raises(StudyStopped, match=r"3 trials in a row failed alike .the input is at fault."):
         study.run()
     assert [x for x, _, _ in runner.ran] == [0, 50, 1, 2, 3]
 
@@ -334,3 +364,62 @@ def test_the_search_ends_when_nothing_more_is_expected(tmp_path: Path) -> None:
     result = study.run()
     assert result.reason == "the model expects less than 0.5% more"
     assert len(optimizer.told) < 10
+
+
+def test_a_large_budget_confirms_with_more_pairs(tmp_path: Path) -> None:
+    study, _, optimizer, _ = _study(tmp_path, budget=Budget(trials=60))
+    judgement = study.run().judgement
+    assert [p.origin for p in optimizer.told][-9:] == ["search", *["confirm"] * 8]
+    assert judgement is not None
+    assert (judgement.challenger_starts, judgement.baseline_starts) == (4, 5)
+
+
+def test_a_finalist_is_not_left_with_one_start(tmp_path: Path) -> None:
+    """The first finalist loses its lead when started again; what is left does for one of the two only."""
+    falls = itertools.count()
+    runner = TableRunner(value=lambda x: (200.0 if next(falls) == 0 else 140.0) if x == 50 else 100.0 + x)
+    study, _, optimizer, _ = _study(tmp_path, runner=runner, budget=Budget(trials=12))
+    winner = study.run().history.winner()
+    assert [p.assignment.get("x", 0) for p in optimizer.told][-4:] == [50, 0, 0, 50]
+    assert winner is not None
+    assert (winner.candidate.assignment, winner.confirmed) == ({"x": 50}, 2)
+
+
+def test_a_configuration_that_misses_a_limit_when_started_again_is_no_winner(tmp_path: Path) -> None:
+    study, runner, _, _ = _study(tmp_path, limits=(Limit(metric="latency/ttft_p99", bound=900.0),))
+    first = study.run().history.winner()
+    assert first is not None
+    assert first.candidate.assignment == {"x": 50}
+    again, _, _, _ = _study(tmp_path / "b", limits=(Limit(metric="latency/ttft_p99", bound=900.0),))
+    slow = runner.run(Candidate(assignment={"x": 95}, arguments={}), runner.ran[0][2], lambda *_: None)
+    candidate = Candidate(assignment={"x": 50}, arguments={"max-num-seqs": 50})
+    again.runner = TableRunner(
+        play={50: [runner_outcome(slow, candidate, 150.0, 10.0)] + [replace(slow, candidate=candidate)] * 8}
+    )
+    second = again.run().history.winner()
+    assert second is not None
+    assert second.candidate.assignment != {"x": 50}
+
+
+def runner_outcome(like: Outcome, candidate: Candidate, value: float, ttft: float) -> Outcome:
+    estimate = Estimate(value=value, low=value, high=value, samples=(value, value))
+    measurement = Measurement(metrics={"throughput/output": value, "latency/ttft_p99": ttft}, objective=estimate)
+    return replace(like, candidate=candidate, objective=value, measurement=measurement)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.5, "0.5 s"), (45, "45 s"), (125, "2 min"), (5400, "90 min"), (7200, "2 h"), (9000, "2 h 30 min")],
+)
+def test_a_bound_on_time_reads_as_it_was_set(seconds: float, text: str) -> None:
+    assert _duration(seconds) == text
+
+
+def test_one_earlier_trial_is_one(tmp_path: Path) -> None:
+    optimizer = MemoryOptimizer()
+    first, _, _, _ = _study(tmp_path, optimizer=optimizer, budget=Budget(trials=1))
+    first.run()
+    again, _, _, notes = _study(tmp_path, optimizer=optimizer, budget=Budget(trials=1))
+    result = again.run()
+    assert ("message", "going on with 1 earlier trial of study line") in notes.events
+    assert result.reason == "the budget of 1 trial is spent"

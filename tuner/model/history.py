@@ -155,6 +155,8 @@ class History:
             if (key == self.baseline_key and not with_baseline) or (key in doomed and key != self.baseline_key):
                 continue
             confirming = [t for t in trials if t.origin == "confirm"]
+            if key != self.baseline_key and self._missed_when_confirmed(key) > len(confirming):
+                continue  # it kept the limits by luck, when it was found
             counted = confirming if confirming and key != self.baseline_key else trials
             values = [t.outcome.objective for t in counted if t.outcome.objective is not None]
             found.append(
@@ -167,6 +169,16 @@ class History:
                 )
             )
         return sorted(found, key=lambda c: c.value, reverse=self.objective.maximize)
+
+    def _missed_when_confirmed(self, key: str) -> int:
+        return sum(
+            t.origin == "confirm"
+            and t.outcome.candidate.key == key
+            and t.outcome.status is Status.MEASURED
+            and t.outcome.objective is not None
+            and not t.outcome.feasible
+            for t in self.trials
+        )
 
     def baseline(self) -> Contender | None:
         """The baseline with all its trials, None before it was measured."""
