@@ -13,6 +13,7 @@ from tuner.model.history import History, Judgement
 from tuner.model.json import Json
 from tuner.model.outcome import Status
 from tuner.model.targets import metric_unit, short_name
+from tuner.report.answers import Answers
 from tuner.report.document import study_document
 from tuner.report.text import counted, duration, figure, new_table, say
 
@@ -59,6 +60,7 @@ def print_conclusion(
     *,
     reason: str,
     about: Mapping[str, Json] | None = None,
+    answers: Answers | None = None,
 ) -> None:
     """The end of a run in a few lines: why it ended, and the winner against the defaults."""
     document = study_document(history, judgement, about or {})
@@ -66,9 +68,16 @@ def print_conclusion(
     say(console, f"Ended: {reason}.")
     say(console, _verdict(document), style="bold")
     _comparison(console, document)
+    (answers or Answers()).show(console)
 
 
-def print_study(console: Console, history: History, judgement: Judgement | None, about: Mapping[str, Json]) -> None:
+def print_study(
+    console: Console,
+    history: History,
+    judgement: Judgement | None,
+    about: Mapping[str, Json],
+    answers: Answers | None = None,
+) -> None:
     """The whole study: verdict, figures, trials, front, exclusions, failures, time."""
     document = study_document(history, judgement, about)
     where = f"{document['model']} on {document['hardware']}, workload {document['workload']}"
@@ -79,6 +88,7 @@ def print_study(console: Console, history: History, judgement: Judgement | None,
         say(console, _KINDS[document["kind"]] + near)
     say(console, _verdict(document), style="bold")
     _comparison(console, document)
+    (answers or Answers()).show(console)
     _limits(console, document)
     _trials(console, document)
     _front(console, document)

@@ -1,0 +1,84 @@
+"""A study's other answers: the best at each load point, and the Pareto front of several objectives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from tuner.model.front import pareto_front
+from tuner.model.history import Comparison, History
+from tuner.model.loads import load_answers
+from tuner.model.summary import front_summary, loads_summary
+from tuner.model.tables import TextTable, front_lines, front_table, loads_lines, loads_table, markdown
+from tuner.model.workload import Limit
+from tuner.report.text import new_table, say
+
+__all__ = ["Answers"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """Plain values, as ``--json`` prints them.
+
+    Attributes:
+        loads: one entry per load point; empty for a study of one point.
+        front: the Pareto front, None for a study with one objective.
+        unit: of the first objective.
+    """
+
+    loads: Sequence[Any] = ()
+    front: dict[str, Any] | None = None
+    unit: str = ""
+
+    @classmethod
+    def of(cls, history: History, limits: Sequence[Limit], compare: Callable[..., Comparison]) -> Answers:
+        """What the history answers beside its winner."""
+        front = pareto_front(history, compare)
+        return cls(
+            loads=loads_summary(load_answers(history, limits, compare)),
+            front=None if front is None else front_summary(front),
+            unit=history.objective.unit,
+        )
+
+    def document(self) -> dict[str, Any]:
+        """The keys ``loads`` and ``front``, each only where the study has it."""
+        found: dict[str, Any] = {"loads": list(self.loads)} if self.loads else {}
+        return found if self.front is None else {**found, "front": self.front}
+
+    def show(self, console: Console) -> None:
+        """As tables in a terminal; nothing where there is nothing more to say."""
+        for table, lines, hint in self._parts():
+            _print(console, table)
+            for line in lines:
+                say(console, f"  {line}")
+            say(console, hint, style="dim")
+
+    def markdown(self) -> str:
+        """The same for a page; empty where there is nothing more to say."""
+        parts = [
+            markdown(table) + ("\n\n" + "\n".join(f"- {line}" for line in lines) if lines else "")
+            for table, lines, _ in self._parts()
+        ]
+        return "\n\n".join(parts)
+
+    def _parts(self) -> list[tuple[TextTable, list[str], str]]:
+        parts = []
+        if self.loads:
+            hint = f"The best at one load: tune export --load {self.loads[0]['load']}"
+            parts.append((loads_table(self.loads, self.unit), loads_lines(self.loads), hint))
+        if self.front is not None:
+            hint = "One of the front: tune export --trial N"
+            parts.append((front_table(self.front), front_lines(self.front), hint))
+        return parts
+
+
+def _print(console: Console, table: TextTable) -> None:
+    columns = [(name, "right" if index in table.right else "left") for index, name in enumerate(table.columns)]
+    shown = new_table(table.title, *columns)
+    for row in table.rows:
+        shown.add_row(*(Text(cell) for cell in row))
+    console.print(shown)
