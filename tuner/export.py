@@ -214,7 +214,7 @@ def _settings(candidate: Candidate, model: str) -> tuple[dict[str, Json], list[s
             notes.append(f"{key} looks like a secret and is not exported")
         else:
             settings[key] = value
-    left_out = sorted(LAUNCHER_KEYS & {name.replace("_", "-") for name in candidate.arguments})
+    left_out = sorted((LAUNCHER_KEYS - {"model"}) & {name.replace("_", "-") for name in candidate.arguments})
     if left_out:
         notes.append(f"left to the deployment: {', '.join(left_out)}")
     if mask(canonical(settings)) != canonical(settings):
@@ -243,7 +243,7 @@ def _facts(
     lines = [
         f"Written:   {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         f"Study:     {_text(about, 'name')}, trial {', '.join(str(trial.number) for trial in trials)}",
-        f"Model:     {_text(about, 'model')}",
+        f"Model:     {candidate.checkpoint or _text(about, 'model')}",
         f"Hardware:  {_text(about, 'hardware')}{f' ({device})' if device else ''}",
         f"Workload:  {_text(about, 'workload')}",
         f"Versions:  {versions}",

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tuner.compose.options import Options
 from tuner.errors import InputError
-from tuner.model.candidate import Candidate, Exclusion, render_flags
+from tuner.model.candidate import Candidate, Exclusion
 from tuner.model.json import Scalar
 from tuner.model.secrets import mask, mask_environment
+from tuner.model.serve_config import serve_command
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -118,11 +119,7 @@ def _flags(options: Options, *, needed: bool) -> VllmFlags | None:
 def command_of(candidate: Candidate, model: str) -> str:
     """The complete command as a person would type it, environment in front, secrets masked."""
     environment = [f"{name}={shlex.quote(value)}" for name, value in mask_environment(candidate.environment).items()]
-    return (
-        mask(shlex.join(["vllm", "serve", model, *render_flags(candidate)]))
-        if not environment
-        else " ".join([*environment, mask(shlex.join(["vllm", "serve", model, *render_flags(candidate)]))])
-    )
+    return " ".join([*environment, mask(serve_command(candidate, model))])
 
 
 def dry_run(options: Options) -> None:

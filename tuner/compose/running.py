@@ -191,7 +191,8 @@ def _runner(options: Options, prepared: Prepared, directory: Path, view: Observe
         vllm_command=command,
         warm=options.warm,
         environment=options.secret_environment,  # the other variables are part of every candidate
-        weight_bytes=plan.model.weight_bytes,
+        # The largest of the checkpoints that may be served: a start must have time to read it.
+        weight_bytes=max(facts.weight_bytes for facts in (plan.model, *plan.space.checkpoints.values())),
         platform=plan.hardware.platform,
         gpus=prepared.devices,
         trust_remote_code=options.trust_remote_code,

@@ -20,7 +20,8 @@ class Candidate:
             Parameters whose ``when`` is false are absent. The baseline's assignment is empty.
         arguments: flag without dashes (``max-num-seqs``), or dotted path into a JSON flag
             (``compilation-config.cudagraph_mode``) → value. Base arguments, derived values included.
-            ``--model``, host, port and the API key are the launcher's and never stand here.
+            Host, port and the API key are the launcher's and never stand here. ``model`` stands here only
+            where the candidate serves another checkpoint than the study's own.
         environment: variables that the server process needs beyond the study's own.
         origin: where it came from: ``baseline``, ``start:<name>``, ``search``, ``confirm``, ``user``.
     """
@@ -35,6 +36,12 @@ class Candidate:
         """Identity of what is asked for: same arguments and environment, same key (12 hex digits)."""
         text = canonical({"arguments": dict(self.arguments), "environment": dict(self.environment)})
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def checkpoint(self) -> str:
+        """The checkpoint to serve in place of the study's own (hub id or folder); empty for the study's own."""
+        model = self.arguments.get("model")
+        return model if isinstance(model, str) else ""
 
     def nested(self) -> dict[str, Json]:
         """Arguments with dotted paths folded into dicts, as ``vllm serve --config`` wants them."""
@@ -69,9 +76,14 @@ class Exclusion:
 
 
 def render_flags(candidate: Candidate) -> list[str]:
-    """Command-line arguments for ``vllm serve``: ``--no-x`` for false, JSON for dicts, repeats for lists."""
+    """Command-line arguments for ``vllm serve``: ``--no-x`` for false, JSON for dicts, repeats for lists.
+
+    The checkpoint is none of them: it is the positional argument of ``vllm serve``.
+    """
     flags: list[str] = []
     for name, value in candidate.nested().items():
+        if name == "model":
+            continue
         option = f"--{name}"
         if value is True:
             flags.append(option)

@@ -35,11 +35,14 @@ LAUNCHER_KEYS = frozenset(
 def serve_config(candidate: Candidate, model: str) -> dict[str, Json]:
     """The YAML's content: ``model`` first, then the flags in the candidate's order.
 
+    Args:
+        model: the study's own checkpoint; a candidate that chose another one is written with that.
+
     ``false`` is written as ``no-x: true`` because ``x: false`` is silently dropped (0.32 looks for the negated flag
     on a parser that does not own it, 0.25.1 does not look at all). A flag without a value is left away: ``null``
     would reach the parser as the text "None", and an empty list as nothing.
     """
-    config: dict[str, Json] = {"model": model}
+    config: dict[str, Json] = {"model": candidate.checkpoint or model}
     for name, value in candidate.nested().items():
         key = name.replace("_", "-")
         if key in LAUNCHER_KEYS or value is None:
@@ -59,4 +62,4 @@ def serve_config(candidate: Candidate, model: str) -> dict[str, Json]:
 
 def serve_command(candidate: Candidate, model: str) -> str:
     """The same as a command line for people, ready to paste."""
-    return shlex.join(["vllm", "serve", model, *render_flags(candidate)])
+    return shlex.join(["vllm", "serve", candidate.checkpoint or model, *render_flags(candidate)])

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from tuner.model.candidate import Candidate
 from tuner.model.expression import Expression
 from tuner.model.hardware import Hardware
 from tuner.model.json import Json, Scalar
@@ -143,6 +144,7 @@ class Space:
         neutral: rules ``(condition, targets)``: where the condition holds the targets have no effect, so two
             candidates that differ only there are one.
         digest: hash of the resolved content; a study goes on only with the same space.
+        checkpoints: facts of the other checkpoints that candidates may serve, by what goes to vLLM as the model.
         constants: parameters of the files that came down to one value: name → value or label, for expressions.
     """
 
@@ -158,6 +160,11 @@ class Space:
     starts: tuple[Start, ...] = ()
     digest: str = ""
     constants: Mapping[str, Scalar] = field(default_factory=dict)
+    checkpoints: Mapping[str, ModelFacts] = field(default_factory=dict)
+
+    def served(self, candidate: Candidate) -> ModelFacts:
+        """Facts of the checkpoint that the candidate serves."""
+        return self.checkpoints.get(candidate.checkpoint, self.model)
 
     def parameter(self, name: str) -> Parameter:
         """The parameter of that name.

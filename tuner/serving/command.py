@@ -90,13 +90,15 @@ class Command:
 def build(candidate: Candidate, settings: Settings, *, port: int, served_name: str, key: str, marker: str) -> Command:
     """The command for one launch.
 
-    ``{model}`` in the user's command is replaced; ``… serve`` gets the model as its positional argument; anything
-    else gets ``--model``. The API key travels in the environment, where other users' process lists do not show it.
+    The model is the candidate's checkpoint, else the study's. ``{model}`` in the user's command is replaced;
+    ``… serve`` gets the model as its positional argument; anything else gets ``--model``. The API key travels in the
+    environment, where other users' process lists do not show it.
     """
-    base = tuple(word.replace("{model}", settings.model) for word in settings.base)
+    model = candidate.checkpoint or settings.model
+    base = tuple(word.replace("{model}", model) for word in settings.base)
     flags: list[str] = []
     if base == settings.base:
-        flags += [settings.model] if base[-1] == "serve" else ["--model", settings.model]
+        flags += [model] if base[-1] == "serve" else ["--model", model]
     flags += ["--host", settings.host, "--port", str(port), "--served-model-name", served_name]
     if settings.tokenizer:
         flags += ["--tokenizer", settings.tokenizer]
@@ -116,7 +118,7 @@ def environment(settings: Settings, candidate: Candidate | None, *, key: str, ma
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",
     }
-    if Path(settings.model).exists():
+    if Path((candidate.checkpoint if candidate is not None else "") or settings.model).exists():
         variables.setdefault("HF_HUB_OFFLINE", "1")
     if settings.cache is not None:
         variables.setdefault("VLLM_CACHE_ROOT", str(settings.cache))
