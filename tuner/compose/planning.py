@@ -62,6 +62,7 @@ def make_plan(options: Options, *, need_machine: bool) -> Prepared:
     if local:
         _on_this_machine(hardware, here)
     flags = _flags(options, needed=local)
+    _need_values(options, flags or spaces.VllmFlags.known())
     plan = spaces.open_plan(
         hardware,
         model=_model(options.model),
@@ -74,6 +75,16 @@ def make_plan(options: Options, *, need_machine: bool) -> Prepared:
     )
     devices = tuple(range(plan.hardware.count)) if plan.hardware.platform != "cpu" and need_machine else ()
     return Prepared(plan=plan, flags=flags, devices=devices)
+
+
+def _need_values(options: Options, flags: VllmFlags) -> None:
+    """``--arg NAME`` alone is for switches; another flag without its value is a slip, and said so here."""
+    for text in options.arguments:
+        name = text.strip().lstrip("-")
+        flag = flags.flags.get(name)
+        if flag is not None and flag.kind not in ("bool", "switch", "any"):
+            some = f" ({', '.join(map(str, flag.choices[:6]))} …)" if flag.choices else ""
+            raise InputError(f"--arg {name}: needs a value, write --arg {name}=VALUE{some}")
 
 
 def _on_this_machine(profile: str, here: Hardware | None) -> None:
