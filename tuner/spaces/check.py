@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.errors import InputError
-from tuner.model.expression import Expression
 from tuner.model.json import Json
 from tuner.model.space import Choice, Parameter, Space
-from tuner.spaces.fitting import set_by
 from tuner.spaces.loader import Library
 from tuner.spaces.plan import Plan, open_plan
 from tuner.spaces.planner import Survey
 from tuner.spaces.schema import check_document
-from tuner.spaces.yamlfile import Problem, SpaceError, read_yaml
+from tuner.spaces.yamlfile import Located, Problem, SpaceError, read_yaml
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,8 +23,6 @@ if TYPE_CHECKING:
     from tuner.spaces.introspect import VllmFlags
 
 __all__ = ["CheckReport", "check_space", "size_of"]
-
-_FREE = ("hardware", "model", "workload", "flags", "env")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,10 +127,11 @@ def check_space(
     except InputError as error:
         return CheckReport(path=path, errors=(Problem(str(path), 0, "", str(error)),))
     survey = plan.planner.survey(samples)
+    own = read_yaml(path).get("starts")
     return CheckReport(
         path=path,
         errors=tuple(_faults(path, plan, survey)),
-        warnings=tuple(_unknown_names(plan.space, flags)),
+        warnings=tuple(_idle_starts(plan, own.mapping if own is not None else {})),
         profile=plan.profile,
         model=plan.model.name,
         workload=plan.workload.name,
@@ -165,34 +161,13 @@ def _faults(path: Path, plan: Plan, survey: Survey) -> Iterator[Problem]:
         yield Problem(str(path), 0, "", f"nothing in this space can start on {plan.hardware.name}: {reason}")
 
 
-def _unknown_names(space: Space, flags: VllmFlags | None) -> Iterator[str]:
-    """Names in expressions that are no parameter and no flag: always null, so probably misspelt."""
-    known = {item.name for item in space.parameters} | set(space.constants) | set(_FREE)
-    known |= {_root(target) for target in set_by(space)}
-    if flags is not None:
-        known |= {_root(name) for name in flags.flags}
-    for where, expression in _expressions(space):
-        for name in sorted(expression.names):
-            if name.split(".")[0] not in known and flags is not None:
-                close = get_close_matches(name.split(".")[0], sorted(known), n=1)
-                hint = f"; did you mean {close[0]}?" if close else ""
-                yield f"{where}: {name} is no parameter and no flag, so it is always null{hint}"
-
-
-def _root(target: str) -> str:
-    return target.removeprefix("env:").split(".")[0].replace("-", "_")
-
-
-def _expressions(space: Space) -> Iterator[tuple[str, Expression]]:
-    for parameter in space.parameters:
-        if parameter.when is not None:
-            yield f"parameters.{parameter.name}.when", parameter.when
-    for item in space.derived:
-        yield f"derived {item.target}", item.value
-        if item.when is not None:
-            yield f"derived {item.target}", item.when
-    for rule in space.forbids:
-        yield f"forbid {rule.name}", rule.condition
+def _idle_starts(plan: Plan, own: Mapping[str, Located]) -> Iterator[str]:
+    """Starting points of the file itself that will never be launched."""
+    for start in plan.planner.starts():
+        name = start.origin.removeprefix("start:")
+        found = plan.planner.exclusion(start) if name in own else None
+        if found is not None:
+            yield str(own[name].problem(f"starts.{name}", f"cannot start: {found.reason}"))
 
 
 def size_of(space: Space) -> float:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 from tuner.model.expression import ExpressionError
 from tuner.model.json import Json, Scalar, finite
+from tuner.model.llm import ModelFacts
 from tuner.model.space import UNSET, Choice, Domain, Parameter, Range
 from tuner.spaces.kinds import parse_formula
 from tuner.spaces.loader import flatten
+from tuner.spaces.schema import OWNED
 from tuner.spaces.yamlfile import Located, Problem, SpaceError, plain
 
-__all__ = ["Static", "env_text", "find_label", "make_parameter", "settings", "targets"]
+__all__ = ["CHECKPOINT", "Static", "declared_labels", "env_text", "find_label", "make_parameter", "settings", "targets"]
 
+CHECKPOINT = "model"
+"""Where the value of a checkpoint parameter goes: :attr:`tuner.model.candidate.Candidate.checkpoint`."""
 STATIC_ROOTS = frozenset({"hardware", "model", "workload"})
 _UNSET_WORD = "default"
 _ENTRY_KEYS = frozenset({"value", "arguments", "environment", "if", "source"})
@@ -24,9 +30,14 @@ _ENTRY_KEYS = frozenset({"value", "arguments", "environment", "if", "source"})
 
 @dataclass(frozen=True)
 class Static:
-    """Evaluates what must be known before anything varies."""
+    """Evaluates what must be known before anything varies.
+
+    Attributes:
+        own: the users' files: what can only be a slip there is an error.
+    """
 
     scope: Mapping[str, object]
+    own: frozenset[str] = frozenset()
 
     def value(self, node: Located, key: str) -> Json:
         """The expression's value.
@@ -63,22 +74,16 @@ def make_parameter(name: str, node: Located, static: Static) -> tuple[Parameter 
     if not static.holds(node, key):
         return None, ""
     kind = plain(node.get("type"))
-    makers: Mapping[object, Callable[..., Domain]] = {
-        "int": _range,
-        "float": _range,
-        "choice": _choice,
-        "bool": _switch,
-    }
-    if kind not in makers:
-        raise SpaceError(node.problem(key, f"needs `type` ({', '.join(map(str, makers))})"))
-    flag, env = node.get("flag"), node.get("env")
-    if flag and env:
-        raise SpaceError(node.problem(key, "has both `flag` and `env`; one value goes to one place (or use a choice)"))
-    target = str(flag.value) if flag else f"env:{env.value}" if env else ""
-    if not target and not (kind == "choice" and _bundles(node)):
-        raise SpaceError(node.problem(key, "needs `flag` or `env` (or, for a choice, values with `arguments`)"))
+    if kind not in _MAKERS:
+        raise SpaceError(node.problem(key, f"needs `type` ({', '.join(map(str, _MAKERS))})"))
+    target = _target(key, node, kind)
     domain = _MAKERS[kind](key, node, static)
     if isinstance(domain, Range) and domain.low > domain.high:
+        for bound in ("high", "low"):
+            entry = node.mapping[bound]
+            if entry.file in static.own and finite(entry.value):
+                span = f"nothing lies from {domain.low:g} (low) to {domain.high:g} (high)"
+                raise SpaceError(entry.problem(f"{key}.{bound}", span))
         return None, f"{name} is not searched: nothing lies between {domain.low:g} and {domain.high:g} here"
     if isinstance(domain, Choice) and not domain.values:
         return None, f"{name} is not searched: none of its values is for this hardware and model"
@@ -91,9 +96,27 @@ def make_parameter(name: str, node: Located, static: Static) -> tuple[Parameter 
         domain=domain,
         when=parse_formula(when) if when else None,
         default=_default(key, node, domain),
-        numerics=plain(node.get("numerics")) is True,
+        numerics=plain(node.get("numerics")) is True or kind == "checkpoint",
         recompiles=plain(node.get("recompiles")) is True,
     ), ""
+
+
+def _target(key: str, node: Located, kind: object) -> str:
+    """Where the value goes; empty for a choice whose values say it themselves."""
+    flag, env = node.get("flag"), node.get("env")
+    if kind == "checkpoint":
+        if odd := flag or env:
+            raise SpaceError(odd.problem(key, "`type: checkpoint` needs no `flag` and no `env`; it is what is served"))
+        return CHECKPOINT
+    if flag and env:
+        raise SpaceError(node.problem(key, "has both `flag` and `env`; one value goes to one place (or use a choice)"))
+    if flag is not None and str(flag.value) in OWNED:
+        way = "`type: checkpoint` searches it" if flag.value == "model" else OWNED[str(flag.value)]
+        raise SpaceError(flag.problem(f"{key}.flag", f"{flag.value} cannot be searched as a flag; {way}"))
+    target = str(flag.value) if flag else f"env:{env.value}" if env else ""
+    if not target and not (kind == "choice" and _bundles(node)):
+        raise SpaceError(node.problem(key, "needs `flag` or `env` (or, for a choice, values with `arguments`)"))
+    return target
 
 
 def find_label(domain: Domain, value: Json) -> Scalar:
@@ -207,6 +230,50 @@ def _choice(key: str, node: Located, static: Static) -> Choice:
     return Choice(values=out, ordinal=plain(node.get("ordinal")) is True)  # type: ignore[arg-type]
 
 
+def _checkpoints(key: str, node: Located, static: Static) -> Choice:
+    """What may be served. The study's own model is the alternative that leaves everything as it is."""
+    for odd in ("default", "ordinal"):
+        if odd in node.mapping:
+            way = (
+                "the default is the study's model (--model, or the key `model`)"
+                if odd == "default"
+                else "leave it away"
+            )
+            raise SpaceError(node.mapping[odd].problem(f"{key}.{odd}", f"does not belong to `type: checkpoint`; {way}"))
+    if (when := node.get("when")) is not None:
+        raise SpaceError(when.problem(f"{key}.when", "something is always served; use `if`"))
+    if (numerics := node.get("numerics")) is not None and numerics.value is False:
+        raise SpaceError(numerics.problem(f"{key}.numerics", "another checkpoint writes other tokens: always true"))
+    own = cast("ModelFacts", static.scope["model"]).name
+    out: dict[Scalar, Json | object] = {}
+    choice, entries = _choice(key, node, static), dict(_labelled(key, node.mapping["values"]))
+    for label, value in choice.values.items():
+        path, entry = f"{key}.values.{_word(label)}", entries[label]
+        name = own if value in (UNSET, _UNSET_WORD) else _checkpoint_name(path, entry, value, Path(own))
+        if any(name == (own if known is UNSET else known) for known in out.values()):
+            raise SpaceError(entry.problem(path, f"{name} stands here for the second time"))
+        out[label] = UNSET if name == own else name
+    if out and UNSET not in out.values():
+        problem = f"none of these is {own}, which the study serves; add it (LABEL: default), or give another --model"
+        raise SpaceError(node.mapping["values"].problem(f"{key}.values", problem))
+    return dataclasses.replace(choice, values=out)  # type: ignore[arg-type]
+
+
+def _checkpoint_name(path: str, entry: Located, value: object, own: Path) -> str:
+    """A hub id as it is, a folder absolute. A relative folder lies beside the file that names it."""
+    if not isinstance(value, str) or not value.strip() or value.startswith("-"):
+        raise SpaceError(entry.problem(path, "must be a hub id such as ORG/NAME, or a folder with config.json"))
+    given = Path(value).expanduser()
+    folder = Path(entry.file).parent / given if value.startswith(".") else given
+    if folder.is_dir():
+        if own.is_dir() and folder.samefile(own):
+            return str(own)
+        return str(folder.absolute().resolve() if value.startswith(".") else folder.absolute())
+    if value.startswith((".", "/", "~")):
+        raise SpaceError(entry.problem(path, f"no such folder: {folder}"))
+    return value
+
+
 def _labelled(key: str, values: Located) -> list[tuple[Scalar, Located]]:
     if isinstance(values.value, dict):
         return [(_label(label), entry) for label, entry in values.value.items() if entry.value is not None]
@@ -218,6 +285,17 @@ def _labelled(key: str, values: Located) -> list[tuple[Scalar, Located]]:
             raise SpaceError(entry.problem(f"{key}.values[{number}]", problem))
         out.append((given.value, entry))
     return out
+
+
+def declared_labels(node: Located) -> list[Scalar]:
+    """The labels of a parameter as the files write it, on whatever hardware; empty for a range."""
+    if plain(node.get("type")) == "bool":
+        return [True, False]
+    values = node.get("values")
+    try:
+        return [label for label, _ in _labelled("", values)] if values is not None else []
+    except SpaceError:
+        return []
 
 
 def _label(text: str) -> Scalar:
@@ -292,4 +370,5 @@ _MAKERS: Mapping[object, Callable[[str, Located, Static], Domain]] = {
     "float": _range,
     "choice": _choice,
     "bool": _switch,
+    "checkpoint": _checkpoints,
 }

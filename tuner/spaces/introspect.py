@@ -166,7 +166,10 @@ class VllmFlags:
     def check(self, candidate: Candidate) -> list[str]:
         """Everything in this candidate that this vLLM does not know, one line each; empty if all is well."""
         problems = [
-            problem for name, value in candidate.arguments.items() for problem in self._check_argument(name, value)
+            problem
+            for name, value in candidate.arguments.items()
+            if name != "model"  # the checkpoint, the positional argument of every version
+            for problem in self._check_argument(name, value)
         ]
         problems += [problem for name in candidate.environment for problem in self._check_environment(name)]
         return _unique(problems)

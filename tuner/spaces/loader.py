@@ -140,6 +140,10 @@ class Library:
         except ValueError:
             return str(path)
 
+    def ships(self, root: Located) -> bool:
+        """Whether a file that was read is one of the shipped ones, not a user's."""
+        return any(root is known for known in self._read.values())
+
     def overlays(self) -> dict[str, Located]:
         """Every model overlay by its name.
 
@@ -194,10 +198,15 @@ def located(value: Json, file: str = "command line") -> Located:
 
 @dataclass(frozen=True)
 class Merged:
-    """Files laid over one another, and what a person should know about it."""
+    """Files laid over one another, and what a person should know about it.
+
+    Attributes:
+        fixed: parameters that a user's arguments took out.
+    """
 
     root: Located
     notes: tuple[str, ...] = ()
+    fixed: frozenset[str] = frozenset()
 
 
 def merge(documents: Sequence[Located], users: Sequence[Located] = ()) -> Merged:
@@ -206,11 +215,11 @@ def merge(documents: Sequence[Located], users: Sequence[Located] = ()) -> Merged
     An argument that a user sets fixes it: a shipped parameter that would vary it is taken out, and a note says so.
     """
     sections: dict[str, Located] = {}
-    notes: list[str] = []
+    notes: dict[str, str] = {}
     own = {id(root) for root in users}
     for root in (*documents, *users):
         if id(root) in own:
-            notes += _fix(sections, root)
+            notes |= _fix(sections, root)
         for key, node in root.mapping.items():
             if key == "extends":
                 continue
@@ -218,7 +227,9 @@ def merge(documents: Sequence[Located], users: Sequence[Located] = ()) -> Merged
                 continue
             merged = _MERGERS.get(key, _later)(sections.get(key), node)
             sections[key] = merged
-    return Merged(Located(sections, documents[-1].file if documents else "", 1), tuple(notes))
+    return Merged(
+        Located(sections, documents[-1].file if documents else "", 1), tuple(notes.values()), frozenset(notes)
+    )
 
 
 def flatten(arguments: Mapping[str, Located]) -> dict[str, Located]:
@@ -248,18 +259,19 @@ def targets_of(parameter: Located) -> set[str]:
     return found
 
 
-def _fix(sections: dict[str, Located], root: Located) -> list[str]:
+def _fix(sections: dict[str, Located], root: Located) -> dict[str, str]:
+    """Take out what the root's arguments fix: parameter → a note that says so."""
     arguments, environment, own = root.get("arguments"), root.get("environment"), root.get("parameters")
     fixed = set(flatten(arguments.mapping)) if arguments else set()
     fixed |= {f"env:{name}" for name in environment.mapping} if environment else set()
     parameters = sections.get("parameters")
     if not fixed or parameters is None:
-        return []
-    keep, notes = {}, []
+        return {}
+    keep, notes = {}, {}
     for name, entry in parameters.mapping.items():
         hit = sorted(fixed & targets_of(entry))
         if hit and not (own and name in own.mapping):
-            notes.append(f"{name} is not searched: {root.file} fixes {', '.join(hit)}")
+            notes[name] = f"{name} is not searched: {root.file} fixes {', '.join(hit)}"
         else:
             keep[name] = entry
     sections["parameters"] = Located(keep, parameters.file, parameters.line)

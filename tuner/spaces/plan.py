@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,13 +17,14 @@ from tuner.model.llm import ModelFacts
 from tuner.model.space import Space
 from tuner.model.workload import Workload
 from tuner.spaces.facts import model_facts
-from tuner.spaces.fitting import fit_flags
+from tuner.spaces.fitting import fit_flags, set_by
 from tuner.spaces.loader import Library, facts_catalogue, located, merge, overlay_for
 from tuner.spaces.memory import estimate
 from tuner.spaces.planner import SpacePlanner
 from tuner.spaces.resolve import hardware_from, resolve, workload_from, workload_scope
+from tuner.spaces.slips import unknown_names, written_twice
 from tuner.spaces.traffic import SUFFIXES, workload_of_file
-from tuner.spaces.yamlfile import Located
+from tuner.spaces.yamlfile import Located, Problem, SpaceError
 
 if TYPE_CHECKING:
     from tuner.spaces.introspect import VllmFlags
@@ -138,11 +140,14 @@ def open_plan(
     seen: set[Path] = set()
     base = library.chain(library.find(hardware, "", "hardware profile"), seen)
     users = [root for path in space_files for root in library.chain(path, seen)]
+    mine = [root for root in (*base, *users) if not library.ships(root)]
     given = _command_line(arguments or {}, environment or {})
     first = merge([*base, *users]).root
     profile = _text(first, "name") if hardware.endswith((".yaml", ".yml")) else hardware
 
-    facts, overlay, layers = _model_layers(library, model or _text(first, "model"), seen)
+    overlays = library.overlays()
+    catalogue = facts_catalogue({**overlays, **{f"{root.file} {n}": root for n, root in enumerate(mine)}})
+    facts, overlay, layers = _model_layers(library, model or _text(first, "model"), seen, overlays, catalogue)
     traffic, layer = _workload(library, merge(base).root, first, workload, seen)
     own = [*users, *([given] if given else [])]
     merged = merge([*base, *layers, *layer], own)
@@ -150,17 +155,31 @@ def open_plan(
     machine = hardware_from(merged.root, profile or Path(hardware).stem)
     if local_hardware is not None:
         machine = _measured(machine, local_hardware)
-    resolved = resolve(merged.root, name=machine.name, hardware=machine, model=facts, workload=traffic)
+    names = frozenset(root.file for root in mine)
+    resolved = resolve(
+        merged.root,
+        name=machine.name,
+        hardware=machine,
+        model=facts,
+        workload=traffic,
+        load=lambda other: dataclasses.replace(model_facts(other, catalogue), family=facts.family),
+        own=names,
+        fixed=merged.fixed,
+    )
     space, notes = resolved.space, [*merged.notes, *resolved.notes]
     if flags is not None:
         space, more = fit_flags(space, flags, own)
         notes += more
 
     def memory(candidate: Candidate) -> Exclusion | None:
-        return estimate(candidate, machine, facts, tokens_needed=traffic.tokens_needed).exclusion()
+        served = space.served(candidate)
+        found = estimate(candidate, machine, served, tokens_needed=traffic.tokens_needed).exclusion()
+        if found is None or not space.checkpoints:
+            return found
+        return dataclasses.replace(found, reason=f"{served.name} {found.reason}")
 
     def forecast(candidate: Candidate) -> dict[str, float]:
-        tokens = estimate(candidate, machine, facts, tokens_needed=traffic.tokens_needed).kv_tokens
+        tokens = estimate(candidate, machine, space.served(candidate), tokens_needed=traffic.tokens_needed).kv_tokens
         return {"kv-cache-tokens": float(tokens)} if tokens > 0 else {}
 
     planner = SpacePlanner(
@@ -170,6 +189,9 @@ def open_plan(
         flags=flags.check if flags is not None else None,
         forecast=forecast,
     )
+    problems = [*_names(library, mine, merged.root, planner, flags), *_twice(merged.root, planner, names)]
+    if problems:
+        raise SpaceError(*problems)
     return Plan(
         space=space,
         workload=traffic,
@@ -180,6 +202,36 @@ def open_plan(
         overlay=overlay or "",
         notes=tuple(notes),
     )
+
+
+def _names(
+    library: Library, mine: Sequence[Located], root: Located, planner: SpacePlanner, flags: VllmFlags | None
+) -> Iterator[Problem]:
+    """Names in the users' expressions that mean nothing to this space and this vLLM."""
+
+    def elsewhere() -> set[str]:
+        shipped = [other for name in library.names() for other in library.chain(library.folder / f"{name}.yaml")]
+        return {name for other in (*shipped, *library.overlays().values()) for name in _section(other, "parameters")}
+
+    known = {_flag(target) for target in set_by(planner.space)} | {*_section(root, "parameters")}
+    known |= {name for own in mine for name in _section(own, "parameters")}
+    flagged = None if flags is None else {_flag(name) for name in flags.flags}
+    return unknown_names(
+        mine, workload=planner.workload, parameters=known, flags=flagged, elsewhere=functools.cache(elsewhere)
+    )
+
+
+def _twice(root: Located, planner: SpacePlanner, names: frozenset[str]) -> Iterator[Problem]:
+    return written_twice(planner, _section(root, "parameters"), names)
+
+
+def _section(root: Located, key: str) -> dict[str, Located]:
+    node = root.get(key)
+    return node.mapping if node is not None else {}
+
+
+def _flag(target: str) -> str:
+    return target.removeprefix("env:").split(".")[0].replace("-", "_")
 
 
 def _text(root: Located, key: str) -> str:
@@ -193,11 +245,16 @@ def _command_line(arguments: Mapping[str, Json], environment: Mapping[str, str])
     return located(content) if content else None
 
 
-def _model_layers(library: Library, name: str, seen: set[Path]) -> tuple[ModelFacts, str | None, list[Located]]:
+def _model_layers(
+    library: Library,
+    name: str,
+    seen: set[Path],
+    overlays: Mapping[str, Located],
+    catalogue: Mapping[str, Mapping[str, object]],
+) -> tuple[ModelFacts, str | None, list[Located]]:
     if not name:
         raise InputError("no model: the profile names none; give --model")
-    overlays = library.overlays()
-    facts = model_facts(name, facts_catalogue(overlays))
+    facts = model_facts(name, catalogue)
     overlay = overlay_for(overlays, name, facts.architecture)
     if overlay is None:
         return facts, None, []

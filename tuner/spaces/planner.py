@@ -62,6 +62,7 @@ class SpacePlanner:
         forecast: Callable[[Candidate], Mapping[str, float]] | None = None,
     ) -> None:
         self.space = space
+        self.workload = workload
         self._memory = memory
         self._flags = flags
         self._forecast = forecast

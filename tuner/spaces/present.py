@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tuner.model.json import Json
 from tuner.model.space import UNSET, Choice, Parameter
+from tuner.spaces.domains import CHECKPOINT
 from tuner.spaces.plan import Plan
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def describe(plan: Plan) -> dict[str, Json]:
             {
                 "name": item.name,
                 "target": item.target,
-                "values": _values(item),
+                "values": _values(item, space.model.name),
                 "default": item.default,
                 "when": item.when.text if item.when else None,
                 "numerics": item.numerics,
@@ -64,8 +65,10 @@ def describe(plan: Plan) -> dict[str, Json]:
     }
 
 
-def _values(parameter: Parameter) -> Json:
+def _values(parameter: Parameter, own: str) -> Json:
     domain = parameter.domain
+    if isinstance(domain, Choice) and parameter.target == CHECKPOINT:
+        return {str(label): own if value is UNSET else value for label, value in domain.values.items()}  # type: ignore[misc]
     if isinstance(domain, Choice):
         return {str(label): None if value is UNSET else value for label, value in domain.values.items()}  # type: ignore[misc]
     return {"low": domain.low, "high": domain.high, "step": domain.step, "log": domain.log}

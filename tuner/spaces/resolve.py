@@ -15,8 +15,11 @@ from tuner.model.json import Json, Scalar, canonical
 from tuner.model.llm import ModelFacts
 from tuner.model.space import UNSET, Derived, Forbid, Parameter, Range, Space, Start
 from tuner.model.workload import LoadPoint, Workload
-from tuner.spaces.domains import Static, env_text, find_label, make_parameter, settings, targets
+from tuner.spaces.checkpoints import Checkpoints, Joined, find_checkpoints, is_checkpoint, join
+from tuner.spaces.domains import Static, env_text, make_parameter, settings, targets
+from tuner.spaces.facts import model_facts
 from tuner.spaces.kinds import parse_formula
+from tuner.spaces.starts import Starts
 from tuner.spaces.yamlfile import Located, Problem, SpaceError, plain
 
 T = TypeVar("T")
@@ -111,21 +114,41 @@ def workload_scope(workload: Workload) -> dict[str, object]:
     }
 
 
-def resolve(root: Located, *, name: str, hardware: Hardware, model: ModelFacts, workload: Workload) -> Resolved:
+def resolve(
+    root: Located,
+    *,
+    name: str,
+    hardware: Hardware,
+    model: ModelFacts,
+    workload: Workload,
+    load: Callable[[str], ModelFacts] | None = None,
+    own: frozenset[str] = frozenset(),
+    fixed: frozenset[str] = frozenset(),
+) -> Resolved:
     """The space that merged files describe for one machine, model and workload.
+
+    Args:
+        load: facts of another checkpoint that the space offers; raises InputError where they cannot be had.
+        own: names of the users' own files, in which slips are errors.
+        fixed: parameters that the users' arguments took out.
 
     Raises:
         SpaceError: with every problem found.
     """
-    return _Resolver(root, Static({"hardware": hardware, "model": model, "workload": workload_scope(workload)})).space(
-        name, hardware, model
-    )
+    static = Static({"hardware": hardware, "model": model, "workload": workload_scope(workload)}, own)
+    found = _Resolver(root, static, load or (lambda other: model_facts(other, {})), fixed)
+    return found.space(name, hardware, model)
 
 
 class _Resolver:
-    def __init__(self, root: Located, static: Static) -> None:
+    def __init__(self, root: Located, static: Static, load: Callable[[str], ModelFacts], fixed: frozenset[str]) -> None:
         self._root = root
         self._static = static
+        self._load = load
+        self._fixed = fixed
+        self._checkpoints = Checkpoints()
+        self._statics: Mapping[Scalar, Static] = {}
+        self._rules: list[Forbid] = []
         self._problems: list[Problem] = []
         self._notes: list[str] = []
         self._arguments: dict[str, Json] = {key: plain(node) for key, node in self._section("arguments")}
@@ -139,13 +162,14 @@ class _Resolver:
             hardware=hardware,
             model=model,
             parameters=parameters,
-            forbids=tuple(self._each("forbid", self._forbid)),
+            forbids=(*self._each("forbid", self._forbid), *self._rules),
             derived=tuple(self._each("derived", self._derived)),
             neutral=tuple(self._each("neutral", self._neutral)),
             starts=self._starts(parameters),
             base_arguments=self._arguments,
             base_environment=self._environment,
             constants=self._constants,
+            checkpoints=self._checkpoints.others,
         )
         if self._problems:
             raise SpaceError(*self._problems)
@@ -156,23 +180,43 @@ class _Resolver:
         return [(name, item) for name, item in node.mapping.items() if item.value is not None] if node else []
 
     def _parameters(self) -> tuple[Parameter, ...]:
-        found: dict[str, Parameter] = {}
-        for name, node in self._section("parameters"):
+        section, found = dict(self._section("parameters")), dict[str, Parameter]()
+        try:
+            self._checkpoints = find_checkpoints(section, self._static, self._load)
+            self._statics = self._checkpoints.statics(self._static)
+        except SpaceError as error:
+            self._problems += error.problems
+            section = {name: node for name, node in section.items() if not is_checkpoint(node)}
+        for name, node in section.items():
             try:
-                parameter, note = make_parameter(name, node, self._static)
+                joined = self._joined(name, node)
             except SpaceError as error:
                 self._problems += error.problems
                 continue
-            if note:
-                self._notes.append(note)
-            if parameter is not None and not self._collapsed(parameter):
-                found[name] = parameter
+            if joined.note:
+                self._notes.append(joined.note)
+            self._rules += joined.rules
+            if joined.parameter is not None and not self._collapsed(joined.parameter):
+                found[name] = joined.parameter
         try:
             return _sorted(found)
         except ValueError as error:
             node = self._root.mapping["parameters"]
             self._problems.append(node.problem("parameters", str(error)))
             return ()
+
+    def _joined(self, name: str, node: Located) -> Joined:
+        """The parameter beside every checkpoint that candidates may serve."""
+        if not self._statics or is_checkpoint(node):
+            parameter, note = make_parameter(name, node, self._static)
+            if parameter is None and is_checkpoint(node):
+                note = f"{name} is not searched: its `if` does not hold for this model and hardware"
+            return Joined(parameter, note=note)
+        made = {label: make_parameter(name, node, static) for label, static in self._statics.items()}
+        try:
+            return join(made, self._checkpoints)
+        except ValueError as error:
+            raise SpaceError(node.problem(f"parameters.{name}", str(error))) from None
 
     def _collapsed(self, parameter: Parameter) -> bool:
         """Whether one value is left, which then is no parameter: it becomes a base argument, or nothing at all."""
@@ -234,38 +278,22 @@ class _Resolver:
         return (parse_formula(condition) if condition else None, names)
 
     def _starts(self, parameters: tuple[Parameter, ...]) -> tuple[Start, ...]:
-        known = {parameter.name: parameter for parameter in parameters}
-        out: list[Start] = []
-        for name, node in self._section("starts"):
-            try:
-                if not self._static.holds(node, f"starts.{name}"):
-                    continue
-            except SpaceError as error:
-                self._problems += error.problems
-                continue
-            assignment: dict[str, Scalar] = {}
-            missing: list[str] = []
-            for key, item in node.mapping["assign"].mapping.items():
-                label = self._label(known, key, plain(item))
-                if label is None:
-                    missing.append(f"{key}={plain(item)}")
-                elif key in known:
-                    assignment[key] = label
-            if missing:
-                self._notes.append(f"start {name} is left out: {', '.join(missing)} is not offered here")
-            else:
-                out.append(Start(name=name, assignment=assignment, source=str(plain(node.get("source")) or "")))
-        return tuple(out)
+        starts = Starts(
+            known={parameter.name: parameter for parameter in parameters},
+            constants=self._constants,
+            declared=dict(self._section("parameters")),
+            fixed=self._fixed,
+            own=self._static.own,
+            static=lambda assigned: self._statics.get(_scalar(assigned.get(self._checkpoints.name)), self._static),
+        )
+        made = [starts.make(name, node) for name, node in self._section("starts")]
+        self._problems += starts.problems
+        self._notes += starts.notes
+        return tuple(start for start in made if start is not None)
 
-    def _label(self, known: Mapping[str, Parameter], name: str, value: Json) -> Scalar:
-        """The value as this space holds it; None where it cannot be had."""
-        if name in known:
-            try:
-                return find_label(known[name].domain, value)
-            except KeyError:
-                return None
-        constant = self._constants.get(name)
-        return constant if constant is not None and str(constant) == str(value) else None
+
+def _scalar(value: Json) -> Scalar:
+    return value if isinstance(value, str | int | float) else None
 
 
 def _sorted(found: Mapping[str, Parameter]) -> tuple[Parameter, ...]:
@@ -287,8 +315,16 @@ def _sorted(found: Mapping[str, Parameter]) -> tuple[Parameter, ...]:
         free = [name for name in found if name not in out and needs[name] <= out.keys()]
         if not free:
             raise ValueError(f"the `when` of {', '.join(sorted(found.keys() - out.keys()))} depend on one another")
-        out[free[0]] = found[free[0]]
+        out[free[0]] = _reading(found[free[0]], needs[free[0]])
     return tuple(out.values())
+
+
+def _reading(parameter: Parameter, others: set[str]) -> Parameter:
+    """The parameter with a condition that names every other parameter it depends on, by flag or checkpoint too."""
+    when = parameter.when
+    if when is None or others <= when.names:
+        return parameter
+    return dataclasses.replace(parameter, when=dataclasses.replace(when, names=when.names | others))
 
 
 def _deciders(parameter: Parameter, provides: Mapping[str, set[str]]) -> set[str]:

@@ -31,14 +31,14 @@ from tuner.spaces.kinds import (
 )
 from tuner.spaces.yamlfile import Located, Problem
 
-__all__ = ["DOCUMENT", "check_document", "json_schema"]
+__all__ = ["DOCUMENT", "OWNED", "check_document", "json_schema"]
 
 _FLAG = r"[a-z0-9][a-z0-9-]*(\.[A-Za-z0-9_-]+)*"
 _FLAG_HINT = "is not a flag as it is written here: no leading dashes, dashes inside (max-num-seqs), dots for parts"
 _ENV = r"[A-Za-z_][A-Za-z0-9_]*"
 _ENV_HINT = "is not the name of an environment variable"
 _NAME = r"[A-Za-z][A-Za-z0-9_]*"
-_OWNED = {
+OWNED = {
     name: f"`{name}` is set by tune itself; {way}"
     for name, way in {
         "model": "give --model, or the key `model`",
@@ -63,7 +63,7 @@ _ENVIRONMENT = MapOf(
     hint=_ENV_HINT,
     removable=True,
 )
-_ARGUMENTS = MapOf(kind=AnyJson(), pattern=_FLAG, hint=_FLAG_HINT, removable=True, reserved=_OWNED)
+_ARGUMENTS = MapOf(kind=AnyJson(), pattern=_FLAG, hint=_FLAG_HINT, removable=True, reserved=OWNED)
 _SOURCE = Field(Text(), "Where this comes from: a file and function of vLLM, a page, a measurement.")
 
 _CHOICE = Record(
@@ -85,7 +85,10 @@ PARAMETER = Record(
     {
         "flag": Field(Text(pattern=_FLAG, hint=_FLAG_HINT), "Flag without dashes, or a dotted path into a JSON flag."),
         "env": Field(Text(pattern=_ENV, hint=_ENV_HINT), "Environment variable (instead of `flag`)."),
-        "type": Field(OneOf(("int", "float", "choice", "bool")), "Kind of values."),
+        "type": Field(
+            OneOf(("int", "float", "choice", "bool", "checkpoint")),
+            "Kind of values; `checkpoint` is a choice of what to serve (hub ids or folders of one model).",
+        ),
         "low": Field(Formula(), "Smallest value: a number, or an expression of hardware, model and workload."),
         "high": Field(Formula(), "Largest value, included."),
         "step": Field(Formula(), "Distance between values, counted from `low`."),
@@ -93,10 +96,11 @@ PARAMETER = Record(
         "base": Field(OneOf((2,)), "2: the values are `low` times the powers of two (with `log`)."),
         "values": Field(
             EitherOf((ListOf(_ALTERNATIVE), MapOf(kind=_ALTERNATIVE, removable=True)), "a list or a mapping"),
-            "Alternatives: a list of values, or label → value. The word `default` leaves the flag away.",
+            "Alternatives: a list of values, or label → value. The word `default` leaves the flag away (with "
+            "`type: checkpoint`: the study's own model).",
         ),
         "ordinal": Field(Boolean(), "The order of the values means something (sizes)."),
-        "default": Field(Literal(), "What vLLM takes when the flag is left away."),
+        "default": Field(Literal(), "What vLLM takes when the flag is left away; a checkpoint's is the study's model."),
         "if": Field(Formula(), "The parameter is part of the space only where this holds for hardware and model."),
         "when": Field(Formula(), "The parameter exists only beside values of others for which this holds."),
         "numerics": Field(Boolean(), "It may change the tokens that come out."),
@@ -256,7 +260,7 @@ DOCUMENT = Record(
         "starts": Field(MapOf(kind=_START, removable=True), "Configurations known to be good."),
         "match": Field(_MATCH, "Model overlays only."),
         "facts": Field(
-            MapOf(kind=MapOf(kind=AnyJson()), removable=True), "Model overlays: hub id → shape, for offline planning."
+            MapOf(kind=MapOf(kind=AnyJson()), removable=True), "Hub id → shape, for planning without the model's files."
         ),
     },
 )

@@ -15,7 +15,7 @@ from tuner.model.candidate import Candidate
 from tuner.model.expression import Expression, ExpressionError
 from tuner.model.json import Json, Scalar
 from tuner.model.space import Parameter, Space
-from tuner.spaces.domains import settings
+from tuner.spaces.domains import CHECKPOINT, settings
 
 __all__ = ["Scopes", "holds", "numeric"]
 
@@ -41,6 +41,7 @@ class Scopes:
             "model": space.model,
             "workload": workload,
         }
+        self._checkpoints = space.checkpoints
         self._parameters = {parameter.name for parameter in space.parameters}
 
     def empty(self) -> dict[str, object]:
@@ -57,6 +58,10 @@ class Scopes:
         for path, value in arguments.items():
             head, *rest = path.replace("-", "_").split(".")
             flags[head] = _placed(flags.get(head), rest, _known(head, value))
+            if head == CHECKPOINT:
+                # Whatever rules ask of the model, they ask of the checkpoint that is served.
+                scope[head] = self._checkpoints.get(str(value), self._space.model)
+                continue
             if scope.get(head) is None or head not in self._parameters:
                 scope[head] = flags[head]
         if environment:

@@ -64,15 +64,6 @@ def test_errors_that_show_in_the_merged_space(library: Library, space_file: Make
     ]
 
 
-def test_names_that_mean_nothing(library: Library, space_file: Make) -> None:
-    path = space_file("forbid: [{name: x, if: 'max_num_sqs > 3 and enable_dbo'}]")
-    report = check_space(path, hardware="h1", flags=VllmFlags.known("0.32.0"), library=library)
-    assert report.ok
-    assert report.warnings == (
-        "forbid x: max_num_sqs is no parameter and no flag, so it is always null; did you mean max_num_seqs?",
-    )
-
-
 def test_a_rule_without_a_value_is_an_error(library: Library, space_file: Make) -> None:
     path = space_file("forbid: [{name: odd, if: 'kv_cache_dtype + 1 > 3'}]")
     report = check_space(path, hardware="h1", library=library)
