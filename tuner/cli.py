@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -59,6 +59,8 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable outpu
 
 _DIRECTORY = Path("tune-studies")
 _INTERRUPTED = 130
+_BROKEN_PIPE = 141
+"""128 + SIGPIPE, what a shell reports of a program whose reader has gone."""
 
 
 def _version(value: bool) -> None:
@@ -163,10 +165,10 @@ def tune(
         str,
         typer.Option(
             "--trial-timeout",
-            help="Longest time that --trial-command may take for one trial, such as 90m.",
+            help="Longest time that --trial-command may take for one trial, such as 90m. Default: 1h.",
             rich_help_panel=_RUN,
         ),
-    ] = "1h",
+    ] = None,
     replay: Annotated[
         Path | None,
         typer.Option("--replay", help="Answer from a recorded table instead of measuring.", rich_help_panel=_RUN),
@@ -254,6 +256,7 @@ def tune(
         as_json=as_json,
     )
     if dry_run:
+        _end_with_the_pipe()
         compose.dry_run(options)
     else:
         compose.run_study(options)
@@ -265,6 +268,10 @@ def export(
         Path, typer.Option("--output", "-o", help="Where the YAML goes; NAME.env goes beside it.")
     ] = Path("best.yaml"),
     trial: Annotated[int | None, typer.Option("--trial", help="This trial instead of the winner.")] = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Write the best candidate although it is not proven better; the header says so."),
+    ] = False,
     study: StudyOption = None,
     storage: StorageOption = None,
     directory: DirectoryOption = _DIRECTORY,
@@ -273,7 +280,7 @@ def export(
     """Write the winner as YAML that `vllm serve --config` runs verbatim."""
     from tuner import compose  # noqa: PLC0415
 
-    compose.export_study(directory, study, storage, output=output, trial=trial, as_json=as_json)
+    compose.export_study(directory, study, storage, output=output, trial=trial, as_json=as_json, force=force)
 
 
 @app.command()
@@ -300,6 +307,7 @@ def report(
     """What a study found, where its time went, and all about one trial."""
     from tuner import compose  # noqa: PLC0415
 
+    _end_with_the_pipe()
     compose.report_study(directory, study, storage, trial=trial, table=table, as_json=as_json)
 
 
@@ -313,6 +321,7 @@ def spaces(context: typer.Context, as_json: JsonOption = False) -> None:
     if context.invoked_subcommand is None:
         from tuner import compose  # noqa: PLC0415
 
+        _end_with_the_pipe()
         compose.list_spaces(as_json=as_json)
 
 
@@ -326,6 +335,7 @@ def spaces_show(
     """Parameters, rules with their reasons and starting points of one profile."""
     from tuner import compose  # noqa: PLC0415
 
+    _end_with_the_pipe()
     compose.show_space(name, model, workload, as_json=as_json)
 
 
@@ -339,7 +349,16 @@ def check(
     """Check a space file: errors with their lines, its size, and how much of it can start."""
     from tuner import compose  # noqa: PLC0415
 
+    _end_with_the_pipe()
     raise typer.Exit(compose.check_file(file, hardware, model, as_json=as_json))
+
+
+def _end_with_the_pipe() -> None:
+    """Commands that only print end as `head` and `less` expect it: by SIGPIPE, in silence.
+
+    A study keeps Python's way (an exception): a peer that closes its end must not kill what it has started.
+    """
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 
 class _Interrupts:
@@ -372,29 +391,25 @@ def main() -> None:
             # Typer turns an interrupt into an exit code of its own.
             raise KeyboardInterrupt  # noqa: TRY301 - one place says how to go on
     except TunerError as error:
-        _fail(str(error))
-        sys.exit(error.exit_code)
+        _fail(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        _fail("interrupted; the same command goes on from here")
-        sys.exit(_INTERRUPTED)
+        _fail("interrupted; the same command goes on from here", _INTERRUPTED)
     except typer.Exit as ended:
         sys.exit(ended.exit_code)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        sys.exit(_BROKEN_PIPE)
     except OSError as error:
         if error.errno not in _FULL_OR_FORBIDDEN:
             raise
         where = f"{error.filename}: " if error.filename else ""
         reason = (error.strerror or str(error)).lower()
-        _fail(f"{where}{reason}; what was measured is kept: mend that, then run the same command")
-        sys.exit(1)
+        _fail(f"{where}{reason}; what was measured is kept: mend that, then run the same command", 1)
     except Exception as error:
         message = _usage_message(error)
         if message is None:
             raise
-        _fail(message)
-        sys.exit(2)
+        _fail(message, 2)
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -407,10 +422,17 @@ def _usage_message(error: Exception) -> str | None:
     return None
 
 
-def _fail(message: str) -> None:
+def _fail(message: str, code: int) -> NoReturn:
+    """One line on standard error and the exit code; with ``--json`` also an object where a script reads its answer."""
+    import json  # noqa: PLC0415 - only where something went wrong
+
     from tuner.model.secrets import mask  # noqa: PLC0415
 
-    sys.stderr.write(f"tune: {mask(' '.join(message.split()))}\n")
+    line = mask(" ".join(message.split()))
+    sys.stderr.write(f"tune: {line}\n")
+    if "--json" in sys.argv[1:]:
+        sys.stdout.write(json.dumps({"error": line, "exit_code": code}) + "\n")
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -21,8 +21,9 @@ import yaml
 from tuner import __version__
 from tuner.errors import InputError, RunError
 from tuner.model.candidate import Candidate
-from tuner.model.history import Contender, History, Judgement
+from tuner.model.history import Contender, History, Judgement, Trial
 from tuner.model.json import Json, canonical, finite
+from tuner.model.judge import limits_of, misses
 from tuner.model.secrets import MASK, looks_secret, mask, mask_environment
 from tuner.model.serve_config import LAUNCHER_KEYS, serve_config
 
@@ -62,6 +63,7 @@ def export_winner(
     judgement: Judgement | None,
     output: Path,
     reader: Reader | None,
+    force: bool = False,
 ) -> ExportResult:
     """Write ``output`` (``.yaml``) and, beside it, the environment as ``.env``. Both or neither appear.
 
@@ -70,13 +72,14 @@ def export_winner(
         contender: what was measured of the candidate; None where one trial is exported by number.
         judgement: the candidate against vLLM's defaults, None where there is none.
         reader: the parser to check with; None leaves the file unchecked, and the result says so.
+        force: write what a trial command measured, too; the header says who measured it.
 
     Raises:
-        InputError: nothing was measured on vLLM here (replay, external), the place cannot be written, or vLLM's
-            parser refuses the file.
-        RunError: the parser reads something else than what was measured.
+        InputError: the place cannot be written, or vLLM's parser refuses the file.
+        RunError: nothing was measured on vLLM here (replay, external), or the parser reads something else than what
+            was measured.
     """
-    _refuse_what_was_not_measured(about)
+    _refuse_what_was_not_measured(about, force=force)
     model = about.get("model")
     if not isinstance(model, str) or not model:
         raise InputError("the study does not say which model it measured; run it again with this version")
@@ -196,14 +199,17 @@ def _number(value: Json) -> float | None:
 # --- what goes in ---
 
 
-def _refuse_what_was_not_measured(about: Mapping[str, Json]) -> None:
+def _refuse_what_was_not_measured(about: Mapping[str, Json], *, force: bool) -> None:
     kind = _text(_mapping(about, "facts"), "kind") or _MEASURED_HERE
-    if kind != _MEASURED_HERE:
-        what = "replays a recorded table" if kind == "replay" else f"was measured by an {kind} command"
-        raise InputError(
-            f"study {_text(about, 'name')}: {what}, not on a vLLM server of `tune`'s own, "
-            "so there is no measured vLLM configuration to export"
-        )
+    if kind == _MEASURED_HERE or (kind == "external" and force):
+        return
+    replayed = kind == "replay"
+    what = "replays a recorded table" if replayed else f"was measured by an {kind} command"
+    way_out = "measure it without --replay" if replayed else "--force exports it all the same, and the header says so"
+    raise RunError(
+        f"study {_text(about, 'name')}: {what}, not on a vLLM server of `tune`'s own, "
+        f"so there is no measured vLLM configuration to export; {way_out}"
+    )
 
 
 def _settings(candidate: Candidate, model: str) -> tuple[dict[str, Json], list[str]]:
@@ -260,6 +266,7 @@ def _facts(
             else "rounds on one server start each: not confirmed on fresh starts"
         )
         lines.append(f"Gain:      {_gain(judgement)} ({basis}). Verdict: {judgement.verdict}.")
+    lines += _reservations(about, trials, judgement)
     lines += _limits(about, trials[0].outcome.measurement.metrics if trials and trials[0].outcome.measurement else {})
     quality = next((trial.outcome.quality for trial in trials if trial.outcome.quality is not None), None)
     if quality is not None and "accuracy/score" in quality.metrics:
@@ -268,6 +275,19 @@ def _facts(
         lines.append(f"Accuracy:  {quality.metrics['accuracy/score']:.3f}{spread}, no worse than the defaults allow")
     elif _mapping(about, "facts").get("accuracy_checked") is False:
         lines.append("Accuracy:  NOT checked in this study")
+    return lines
+
+
+def _reservations(about: Mapping[str, Json], trials: Sequence[Trial], judgement: Judgement | None) -> list[str]:
+    """What speaks against relying on the file, one line each."""
+    lines = []
+    if (_text(_mapping(about, "facts"), "kind") or _MEASURED_HERE) != _MEASURED_HERE:
+        lines.append("Measured by a trial command, NOT by tune on a vLLM server of its own.")
+    if judgement is not None and judgement.verdict != "better":
+        lines.append("NOT PROVEN better than vLLM's defaults: exported on request.")
+    missed = misses(trials[0].outcome, limits_of(about)) if trials else []
+    if missed:
+        lines.append(f"MISSES its limits: {', '.join(missed)}.")
     return lines
 
 

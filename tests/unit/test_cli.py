@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,9 @@ def _tune(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> subp
         timeout=120,
         check=False,
     )
+
+
+H200_TABLE = str(Path(__file__).parents[1] / "data" / "h200" / "study" / "trials.jsonl")
 
 
 def test_importing_the_command_line_loads_nothing_heavy() -> None:
@@ -78,6 +82,14 @@ def test_help_names_every_option_of_the_main_command(tmp_path: Path) -> None:
         (["--no-such-option"], "no-such-option"),
         (["no-such-command"], "no-such-command"),
         (["check", "absent.yaml"], "no such file"),
+        (["check", "."], "is a folder; name a file in it"),
+        (["--hardware", "cpu", "--questions", "."], "is a folder; name a file in it"),
+        (["--hardware", "cpu", "--limit", "throughput=100ms"], "throughput has no unit 'ms', use tok/s"),
+        (["--hardware", "cpu", "--trial-timeout", "5m"], "--trial-command"),
+        (["--hardware", "cpu", "--no-accuracy", "--limit", "accuracy=0.5"], "--no-accuracy"),
+        (["--hardware", "h200", "--dry-run", "--questions", "absent.jsonl"], "no such file"),
+        (["--hardware", "h200", "--dry-run", "--lm-eval", "no_such_task_here"], "none of that name"),
+        (["--hardware", "cpu", "--replay", H200_TABLE], "was recorded on a GPU, and cpu is a CPU"),
         (["report"], "holds no study yet"),
         (["export"], "holds no study yet"),
         (["ui"], "holds no MLflow store yet"),
@@ -94,6 +106,46 @@ def test_wrong_input_is_one_line_and_exit_2_and_leaves_nothing(arguments: list[s
     assert says in lines[0]
     assert done.stdout == ""
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["report", "--json"], 2),
+        (["--hardware", "cpu", "--budget", "never", "--json"], 2),
+        (["--json", "--nonsense"], 2),
+    ],
+)
+def test_with_json_an_error_is_json_with_the_same_exit_code(arguments: list[str], code: int, tmp_path: Path) -> None:
+    done = _tune(*arguments, cwd=tmp_path)
+    assert done.returncode == code
+    (line,) = done.stderr.strip().splitlines()
+    assert json.loads(done.stdout) == {"error": line.removeprefix("tune: "), "exit_code": code}
+
+
+def test_a_reader_that_goes_is_no_error(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tuner.cli", "spaces", "show", "h200", "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(timeout=120) == -signal.SIGPIPE
+
+
+def test_a_dry_run_says_back_what_is_asked(tmp_path: Path) -> None:
+    arguments = ("--hardware", "h200", "--dry-run", "--limit", "ttft_p99=0.5s", "--limit", "accuracy=50%")
+    document = json.loads(_tune(*arguments, "--json", cwd=tmp_path).stdout)
+    assert document["objective"] == {"metric": "throughput/output", "maximize": True, "unit": "tok/s"}
+    assert document["limits"][0] == {"metric": "latency/ttft_p99", "bound": 500.0, "at_most": True}
+    assert document["traffic"]["points"]
+    text = _tune(*arguments, cwd=tmp_path).stdout
+    assert "objective: throughput/output (tok/s), more is better\n" in text
+    assert "limits: ttft_p99 at most 500 ms, accuracy at least 0.5\n" in text
+    assert "traffic: text, " in text
 
 
 def test_no_arguments_show_help_and_fail(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import stat
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -174,9 +175,17 @@ def test_unchecked_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["replay", "external"])
 def test_what_was_not_measured_on_vllm_here_is_refused(tmp_path: Path, kind: str) -> None:
-    with pytest.raises(InputError, match="no measured vLLM configuration"):
+    with pytest.raises(RunError, match="no measured vLLM configuration") as refusal:
         export(tmp_path / "best.yaml", about={**ABOUT, "facts": {"kind": kind}})
+    assert refusal.value.exit_code == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_command_measured_is_written_by_force_and_says_so(tmp_path: Path) -> None:
+    export(tmp_path / "best.yaml", about={**ABOUT, "facts": {"kind": "external"}}, force=True)
+    assert "# Measured by a trial command, NOT by tune" in (tmp_path / "best.yaml").read_text()
+    with pytest.raises(RunError, match="measure it without --replay"):
+        export(tmp_path / "replay.yaml", about={**ABOUT, "facts": {"kind": "replay"}}, force=True)
 
 
 def test_no_significant_gain_is_noted(tmp_path: Path) -> None:
@@ -191,7 +200,20 @@ def test_no_significant_gain_is_noted(tmp_path: Path) -> None:
     )
     result = export(tmp_path / "best.yaml", judgement=same)
     assert "against vLLM's defaults: no significant difference" in result.notes
-    assert "not confirmed on fresh starts" in (tmp_path / "best.yaml").read_text()
+    text = (tmp_path / "best.yaml").read_text()
+    assert "not confirmed on fresh starts" in text
+    assert "# NOT PROVEN better than vLLM's defaults: exported on request." in text
+    export(tmp_path / "good.yaml")
+    assert "NOT PROVEN" not in (tmp_path / "good.yaml").read_text()
+
+
+def test_a_limit_that_is_missed_is_said_in_the_header(tmp_path: Path) -> None:
+    past = history()
+    limits = [{"metric": "latency/ttft_p99", "bound": 100.0, "at_most": True}]
+    missing = replace(past.trials[1].outcome, constraints={"limit:latency/ttft_p99": 0.2})
+    past.trials[1] = replace(past.trials[1], outcome=missing)
+    export(tmp_path / "best.yaml", history=past, contender=None, judgement=None, about={**ABOUT, "limits": limits})
+    assert "# MISSES its limits: ttft_p99 120 > 100 ms." in (tmp_path / "best.yaml").read_text()
 
 
 @pytest.mark.parametrize(
@@ -236,3 +258,12 @@ def test_what_counts_as_the_same(asked: Any, read: Any, same: bool) -> None:
 
 def test_an_unknown_setting_is_a_difference() -> None:
     assert differences({"no-such": 1}, {}) == ["no-such is no setting of it"]
+
+
+def test_the_checkpoint_that_was_chosen_is_written(tmp_path: Path) -> None:
+    candidate = Candidate(assignment={"checkpoint": "fp8"}, arguments={"model": "org/tiny-fp8", "max-num-seqs": 64})
+    output = tmp_path / "best.yaml"
+    result = export(output, candidate=candidate, contender=None, judgement=None, reader=None)
+    assert yaml.safe_load(output.read_text()) == {"model": "org/tiny-fp8", "max-num-seqs": 64}
+    assert "# Model:     org/tiny-fp8\n" in output.read_text()
+    assert not any("left to the deployment" in note for note in result.notes)

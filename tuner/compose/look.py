@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.compose.options import Places
-from tuner.errors import InputError
-from tuner.model.history import History, Trial
+from tuner.errors import InputError, RunError
+from tuner.model.history import Contender, History, Judgement, Trial
 from tuner.model.json import Json
 from tuner.model.outcome import Status
 from tuner.model.workload import Objective
@@ -133,13 +133,23 @@ def _trial(study: Study, number: int) -> Trial:
 
 
 def export_study(
-    directory: Path, name: str | None, storage: str | None, *, output: Path, trial: int | None, as_json: bool
+    directory: Path,
+    name: str | None,
+    storage: str | None,
+    *,
+    output: Path,
+    trial: int | None,
+    as_json: bool,
+    force: bool = False,
 ) -> None:
     """Write the winner (or one trial) as YAML, read back by vLLM's own parser.
 
+    Without ``trial`` only a proven winner is written; ``force`` writes the best candidate all the same.
+
     Raises:
-        InputError: nothing to export, the target cannot be written, or the study was a replay.
-        RunError: vLLM's parser reads something else than what was measured.
+        InputError: no such study or trial, or the target cannot be written.
+        RunError: nothing is proven better, the study was a replay, or vLLM's parser reads something else than what
+            was measured.
     """
     from tuner.export import export_winner  # noqa: PLC0415
     from tuner.measuring.statistics import compare  # noqa: PLC0415
@@ -151,16 +161,19 @@ def export_study(
     if chosen is not None:
         if chosen.outcome.status is not Status.MEASURED:
             raise InputError(f"--trial {trial}: was not measured ({chosen.outcome.status.value}); nothing to export")
-        candidate, contender = chosen.outcome.candidate, None
+        candidate = chosen.outcome.candidate
+        contender = next((c for c in history.contenders() if c.candidate.key == candidate.key), None)
     else:
         contender = history.winner()
         if contender is None:
-            raise InputError(
+            raise RunError(
                 f"study {study.directory.name}: nothing beats vLLM's defaults (so far); "
                 "give --trial N to export one trial all the same"
             )
         candidate = contender.candidate
     judgement = history.judge(contender, compare) if contender else None
+    if chosen is None and contender is not None and not force:
+        _refuse_unproven(study, contender, judgement)
     result = export_winner(
         candidate,
         about=study.about,
@@ -168,6 +181,7 @@ def export_study(
         contender=contender,
         judgement=judgement,
         output=output,
+        force=force,
         reader=lambda path: read_back((sys.executable,), ["--config", str(path)]),
     )
     if as_json:
@@ -178,6 +192,17 @@ def export_study(
     for note in result.notes:
         sys.stdout.write(f"{note}\n")
     sys.stdout.write(f"{output}: run it with  vllm serve --config {output}\n")
+
+
+def _refuse_unproven(study: Study, contender: Contender, judgement: Judgement | None) -> None:
+    """A winner must have measured better than the defaults; where those miss a limit there is nothing to compare."""
+    if judgement is None or judgement.verdict == "better":
+        return
+    raise RunError(
+        f"study {study.directory.name}: trial {contender.number} is the best candidate ({judgement.gain:+.1%}), but "
+        f"not proven better than vLLM's defaults ({judgement.verdict}); more trials may prove it, "
+        f"--force or --trial {contender.number} writes it all the same"
+    )
 
 
 def open_ui(directory: Path, tracking_uri: str | None, port: int) -> int:

@@ -16,13 +16,14 @@ from tuner.model.secrets import looks_secret, mask
 from tuner.model.targets import parse_duration, parse_limit, parse_objective
 from tuner.model.workload import Limit, Objective
 
-__all__ = ["Options", "Places", "check_writable", "split_command"]
+__all__ = ["Options", "Places", "check_file_exists", "check_writable", "split_command"]
 
 _STUDY_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}$")
 _ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 _FLAG_NAME = re.compile(r"^[a-z][a-z0-9]*(-[a-z0-9]+)*(\.[A-Za-z0-9_]+)*$")
 _SAMPLERS = ("tune", "tpe", "gp", "random", "qmc", "nsga2")
 _DEFAULT_BUDGET_S = 2 * 3600.0
+_DEFAULT_TRIAL_S = 3600.0
 # The launcher's own: a study that set them could measure another server than the one it started.
 _RESERVED_FLAGS = frozenset({"host", "port", "api-key", "model", "served-model-name", "config", "uds", "root-path"})
 
@@ -90,7 +91,7 @@ class Options:
     sampler: str = "tune"
     vllm_command: str | None = None
     trial_command: str | None = None
-    trial_timeout: str = "1h"
+    trial_timeout: str | None = None
     replay: Path | None = None
     arguments: tuple[str, ...] = ()
     environment: tuple[str, ...] = ()
@@ -124,8 +125,10 @@ class Options:
             if text is not None:
                 split_command(name, text)
         for path in (*self.spaces, *self.questions, *((self.replay,) if self.replay else ())):
-            if not path.is_file():
-                raise InputError(f"{path}: no such file")
+            check_file_exists(path)
+        for limit in self.parsed_limits:
+            if limit.metric.startswith("accuracy/") and not self.check_quality:
+                raise InputError("--limit accuracy: nothing reports it, as --no-accuracy switches the check off")
 
     @property
     def budget_seconds(self) -> float | None:
@@ -140,6 +143,10 @@ class Options:
     @property
     def trial_timeout_s(self) -> float:
         """Longest time (s) that one run of the trial command may take."""
+        if self.trial_timeout is None:
+            return _DEFAULT_TRIAL_S
+        if self.trial_command is None:
+            raise InputError("--trial-timeout: bounds what --trial-command may take, and there is none")
         try:
             return parse_duration(self.trial_timeout)
         except ValueError as error:
@@ -240,6 +247,18 @@ def split_command(option: str, text: str) -> list[str]:
     if shutil.which(argv[0]) is None:
         raise InputError(f"{option}: no program {argv[0]!r} on this machine")
     return argv
+
+
+def check_file_exists(path: Path) -> None:
+    """Say in one line that there is no such file, or that it is a folder.
+
+    Raises:
+        InputError: it is no file.
+    """
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder; name a file in it")
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
 
 
 def check_writable(folder: Path) -> None:

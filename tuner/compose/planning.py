@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tuner.compose.options import Options
+from tuner.compose.echo import about_lines, about_values, check_inputs
+from tuner.compose.options import Options, check_file_exists
 from tuner.errors import InputError
 from tuner.model.candidate import Candidate, Exclusion
 from tuner.model.json import Scalar
@@ -136,6 +137,7 @@ def command_of(candidate: Candidate, model: str) -> str:
 def dry_run(options: Options) -> None:
     """Print the baseline and the first candidates as complete commands, and why others were excluded."""
     plan = make_plan(options, need_machine=False).plan
+    check_inputs(options, plan.hardware)
     planner = plan.planner
     baseline = planner.baseline()
     blocked = planner.exclusion(baseline)
@@ -147,6 +149,7 @@ def dry_run(options: Options) -> None:
     rows = [(baseline, blocked), *starts, *((candidate, None) for candidate in survey.feasible[:_DRY_CANDIDATES])]
     excluded = {rule: _Excluded(count, reason) for rule, (count, reason) in survey.excluded.items()}
     dry = _Dry(
+        options=options,
         plan=plan,
         rows=[_described(candidate, plan.model.name, reason) for candidate, reason in rows],
         sampled=survey.sampled,
@@ -174,6 +177,7 @@ class _Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Dry:
+    options: Options
     plan: Plan
     rows: Sequence[_Row]
     sampled: int
@@ -186,6 +190,7 @@ class _Dry:
             "hardware": self.plan.hardware.name,
             "model": self.plan.model.name,
             "workload": self.plan.workload.name,
+            **about_values(self.options, self.plan.workload),
             "baseline": rows[0],
             "candidates": rows[1:],
             "sampled": self.sampled,
@@ -197,6 +202,8 @@ class _Dry:
     def print(self, console: Console) -> None:
         plan = self.plan
         console.print(f"[bold]{plan.model.name}[/] on [bold]{plan.hardware.name}[/], workload {plan.workload.name}")
+        for line in about_lines(self.options, plan.workload):
+            console.print(line, highlight=False, soft_wrap=True, markup=False)
         for row in self.rows:
             console.print(f"\n[bold]# {row.origin}[/]", highlight=False)
             if row.blocked:
@@ -256,8 +263,7 @@ def check_file(file: Path, hardware: str | None, model: str | None, *, as_json: 
     """Check a space file; exit code 0 if it can be used, 2 if not."""
     from tuner import spaces  # noqa: PLC0415
 
-    if not file.is_file():
-        raise InputError(f"{file}: no such file")
+    check_file_exists(file)
     try:
         flags: VllmFlags | None = spaces.VllmFlags.from_python((sys.executable,))
     except InputError:

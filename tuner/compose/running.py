@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tuner.compose.echo import check_inputs
 from tuner.compose.options import Options, Places, check_writable, split_command
 from tuner.compose.planning import Prepared, make_plan
 from tuner.errors import InputError
@@ -49,6 +50,7 @@ def run_study(options: Options) -> None:
     blocked = plan.planner.exclusion(plan.planner.baseline())
     if blocked is not None:
         raise InputError(f"{plan.model.name} on {plan.hardware.name} cannot start: {blocked.reason}")
+    check_inputs(options, plan.hardware)
     places = options.places
     name = options.study_name(plan.model.name, plan.workload.name)
     directory = places.study(name)

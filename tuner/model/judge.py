@@ -6,15 +6,16 @@ names in the same order; this function is the only writer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tuner.model.candidate import Exclusion
+from tuner.model.json import Json, finite
 from tuner.model.measurement import Measurement, QualityReport
 from tuner.model.outcome import Failure, Outcome
 from tuner.model.targets import figure, metric_unit, short_name
 from tuner.model.workload import Limit
 
-__all__ = ["constraint_names", "constraints", "limit_value", "misses"]
+__all__ = ["constraint_names", "constraints", "limit_value", "limits_of", "misses"]
 
 _KEPT = -1.0
 _BROKEN = 1.0
@@ -64,6 +65,17 @@ def limit_value(limit: Limit, measurement: Measurement | None, quality: QualityR
         if report is not None and limit.metric in report.metrics:
             return report.metrics[limit.metric]
     return None
+
+
+def limits_of(about: Mapping[str, Json]) -> tuple[Limit, ...]:
+    """The study's limits out of its description; entries that are none are left out."""
+    entries = about.get("limits")
+    found = []
+    for entry in entries if isinstance(entries, list | tuple) else ():
+        if isinstance(entry, Mapping) and isinstance(entry.get("metric"), str) and finite(entry.get("bound")):
+            bound, at_most = float(entry["bound"]), entry.get("at_most", True) is not False
+            found.append(Limit(metric=str(entry["metric"]), bound=bound, at_most=at_most))
+    return tuple(found)
 
 
 def misses(outcome: Outcome, limits: Sequence[Limit]) -> list[str]:

@@ -58,6 +58,10 @@ def task(spec: str) -> Task:
     if not spec.endswith((".yaml", ".yml")):
         if not re.fullmatch(r"[A-Za-z0-9][\w.:/+-]{0,199}", spec):
             raise InputError(f"lm-eval task {spec[:60]!r}: not a task name; `lm_eval ls tasks` lists them")
+        if _known(spec) is False:
+            raise InputError(
+                f"lm-eval task {spec[:60]!r}: this lm-eval has none of that name; `lm_eval ls tasks` lists them"
+            )
         return Task(name=spec)
     path = Path(spec).expanduser()
     try:
@@ -73,6 +77,21 @@ def task(spec: str) -> Task:
     if found is None:
         raise InputError(f"{path}: has no line `task: NAME`; give the YAML of an lm-eval task")
     return Task(name=found[1], folder=path.resolve().parent)
+
+
+def _known(name: str) -> bool | None:
+    """Whether some task file of the installed lm-eval names this task, group or tag; None without lm-eval.
+
+    Read as text: lm-eval's own index takes many seconds and gigabytes of imports.
+    """
+    found = importlib.util.find_spec("lm_eval")
+    if found is None or not found.submodule_search_locations:
+        return None
+    told = re.compile(
+        rb"(?m)^\s*(?:-\s+)?(?:(?:task|group|tag):\s*)?[\"\']?" + re.escape(name).encode() + rb"[\"\']?\s*(?:#.*)?$"
+    )
+    tasks = Path(found.submodule_search_locations[0]) / "tasks"
+    return any(told.search(path.read_bytes()) is not None for path in tasks.rglob("*.y*ml"))
 
 
 def run(

@@ -10,14 +10,14 @@ from typing import Any
 from tuner.model.choices import differing
 from tuner.model.history import Contender, History, Judgement, Trial
 from tuner.model.json import Json, finite
-from tuner.model.judge import misses
+from tuner.model.judge import limits_of, misses
 from tuner.model.measurement import ServerReport
 from tuner.model.outcome import Outcome, Status
 from tuner.model.records import to_record
 from tuner.model.secrets import mask, mask_environment
 from tuner.model.workload import Limit
 
-__all__ = ["ACCOUNT", "kind_of", "limits_of", "pareto", "reason", "study_document", "time_account", "trial_document"]
+__all__ = ["ACCOUNT", "kind_of", "pareto", "reason", "study_document", "time_account", "trial_document"]
 
 ACCOUNT = ("measure", "start", "warmup", "quality", "teardown")
 """Phases of a trial, as the loop clocks them, in the order of the time account."""
@@ -93,17 +93,6 @@ def trial_document(trial: Trial, about: Mapping[str, Json] | None = None) -> dic
         "seconds": dict(outcome.seconds),
         "record": to_record(outcome),
     }
-
-
-def limits_of(about: Mapping[str, Json]) -> tuple[Limit, ...]:
-    """The study's limits out of its description; entries that are none are left out."""
-    entries = about.get("limits")
-    found = []
-    for entry in entries if isinstance(entries, list | tuple) else ():
-        if isinstance(entry, Mapping) and isinstance(entry.get("metric"), str) and finite(entry.get("bound")):
-            bound, at_most = float(entry["bound"]), entry.get("at_most", True) is not False
-            found.append(Limit(metric=str(entry["metric"]), bound=bound, at_most=at_most))
-    return tuple(found)
 
 
 def kind_of(about: Mapping[str, Json]) -> str:

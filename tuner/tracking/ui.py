@@ -8,9 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
+from typing import IO
 
 from tuner.errors import InputError, RunError
 from tuner.model.secrets import mask
@@ -21,6 +23,7 @@ __all__ = ["open_ui", "ui_command"]
 
 _GRACE_S = 10.0
 _READY_S = 120.0
+_TAIL = 8192
 
 
 def ui_command(uri: str, port: int, *, host: str = "127.0.0.1") -> tuple[list[str], dict[str, str]]:
@@ -41,24 +44,38 @@ def ui_command(uri: str, port: int, *, host: str = "127.0.0.1") -> tuple[list[st
 
 
 def open_ui(uri: str, host: str = "127.0.0.1", port: int = 5000, *, say: Callable[[str], None] = print) -> int:
-    """Serve the UI until interrupted; returns its exit code (0 after Ctrl-C).
+    """Serve the UI until interrupted; returns 0 then, as Ctrl-C is how it is meant to end.
 
     Raises:
         InputError: the port is taken, or the URI is a server that has a UI of its own.
-        RunError: the UI did not come up.
+        RunError: the UI did not come up, or ended by itself.
     """
     if not is_local(uri):
         raise InputError(f"{mask(uri)} is a server with a UI of its own: open it in a browser")
     _check_port(host, port)
     argv, environment = ui_command(uri, port, host=host)
-    process = subprocess.Popen(argv, env=_environment(environment), start_new_session=True)
+    # MLflow and its web server say a lot that is no news to a person; it is read only where they fail.
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(
+            argv,
+            env=_environment(environment),
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        return _serve(process, host, port, log, say)
+
+
+def _serve(process: subprocess.Popen[bytes], host: str, port: int, log: IO[bytes], say: Callable[[str], None]) -> int:
     try:
-        _wait_ready(process, host, port)
+        _wait_ready(process, host, port, log)
         address = f"http://{host}:{port}"
         say(f"MLflow UI: {address}  (Ctrl-C ends it)")
         for name, number in _experiments(address):
             say(f"  {name}: {address}/#/experiments/{number}/runs?viewStateShareKey={VIEW}")
-        return process.wait()
+        code = process.wait()
+        raise RunError(f"the MLflow UI ended by itself (exit code {code}): {_last_line(log)}")
     except KeyboardInterrupt:
         return 0
     finally:
@@ -82,12 +99,19 @@ def _check_port(host: str, port: int) -> None:
             raise InputError(f"cannot listen on {host}:{port} ({error.strerror}): choose another with --port") from None
 
 
-def _wait_ready(process: subprocess.Popen[bytes], host: str, port: int) -> None:
+def _last_line(log: IO[bytes]) -> str:
+    """What the server said last, secrets masked."""
+    log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL))
+    lines = [line.strip() for line in log.read(_TAIL).decode("utf-8", errors="replace").splitlines()]
+    return mask(next((line for line in reversed(lines) if line), "it said nothing")[:300])
+
+
+def _wait_ready(process: subprocess.Popen[bytes], host: str, port: int, log: IO[bytes]) -> None:
     deadline = time.monotonic() + _READY_S
     while time.monotonic() < deadline:
         code = process.poll()
         if code is not None:
-            raise RunError(f"the MLflow UI ended at once with exit code {code}: see its messages above")
+            raise RunError(f"the MLflow UI ended at once (exit code {code}): {_last_line(log)}")
         try:
             with socket.create_connection((host, port), timeout=1.0):
                 return

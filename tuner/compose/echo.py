@@ -1,0 +1,105 @@
+"""What a study is about, said back before anything runs: objective, limits, traffic, questions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tuner.compose.options import Options
+from tuner.model.hardware import Hardware
+from tuner.model.json import Json
+from tuner.model.targets import figure, metric_unit, short_name
+from tuner.model.workload import Limit, LoadPoint, Workload
+
+__all__ = ["about_lines", "about_values", "check_inputs"]
+
+
+def check_inputs(options: Options, hardware: Hardware) -> None:
+    """Look at every file and task that was named, before anything is written and not after hours.
+
+    Raises:
+        InputError: a question file, an lm-eval task or the replayed table is not there or not what it should be.
+    """
+    if options.replay is not None:
+        from tuner.serving.replay import ReplayRunner  # noqa: PLC0415
+
+        ReplayRunner(options.replay, objective=options.parsed_objective, hardware=hardware)
+    if not options.check_quality or options.trial_command is not None or options.replay is not None:
+        return
+    from tuner.quality import QualitySuite  # noqa: PLC0415
+
+    QualitySuite(allowed_drop=options.max_drop, tasks=options.lm_eval, question_files=options.questions)
+
+
+def about_values(options: Options, workload: Workload) -> dict[str, Any]:
+    """Objective, limits, traffic and accuracy questions as plain values."""
+    objective = options.parsed_objective
+    return {
+        "objective": {"metric": objective.metric, "maximize": objective.maximize, "unit": objective.unit},
+        "limits": [{"metric": x.metric, "bound": x.bound, "at_most": x.at_most} for x in options.parsed_limits],
+        "traffic": {
+            "source": workload.source,
+            "path": workload.path,
+            "input_tokens": workload.input_tokens,
+            "output_tokens": workload.output_tokens,
+            "spread": workload.spread,
+            "tokens_needed": workload.tokens_needed,
+            "points": [_point_values(point) for point in workload.points],
+        },
+        "accuracy": {
+            "checked": options.check_quality,
+            "max_drop": options.max_drop,
+            "questions": [str(path) for path in options.questions],
+            "lm_eval": list(options.lm_eval),
+        },
+    }
+
+
+def about_lines(options: Options, workload: Workload) -> list[str]:
+    """The same for people, one line each."""
+    objective = options.parsed_objective
+    wish = "more" if objective.maximize else "less"
+    unit = f" ({objective.unit})" if objective.unit else ""
+    origin = f" from {workload.path}" if workload.path else ""
+    spread = f" ± {workload.spread:.0%}" if workload.spread else ""
+    loads = ", ".join(_point(point) for point in workload.points)
+    sizes = f"{workload.input_tokens} tokens in and {workload.output_tokens} out{spread}"
+    return [
+        f"objective: {objective.metric}{unit}, {wish} is better",
+        f"limits: {_limits(options.parsed_limits)}",
+        f"traffic: {workload.source}{origin}, {sizes}; {loads}",
+        f"accuracy: {_accuracy(options)}",
+    ]
+
+
+def _limits(limits: Sequence[Limit]) -> str:
+    told = [
+        f"{short_name(x.metric)} {'at most' if x.at_most else 'at least'} {figure(x.bound, metric_unit(x.metric))}"
+        for x in limits
+    ]
+    return ", ".join(told) or "none"
+
+
+def _accuracy(options: Options) -> str:
+    if not options.check_quality:
+        return "not checked"
+    if options.trial_command is not None or options.replay is not None:
+        return "as the trial command reports it" if options.replay is None else "as recorded"
+    more = [*(path.name for path in options.questions), *(f"lm-eval {name}" for name in options.lm_eval)]
+    return f"may fall by {options.max_drop:.2%} at most; {', '.join(['built-in questions', *more])}"
+
+
+def _point(point: LoadPoint) -> str:
+    how = [f"{point.concurrency} at a time"] if point.concurrency is not None else []
+    how += [f"{point.rate:g} a second"] if point.rate is not None else []
+    return f"{point.requests} requests, {' and '.join(how) or 'as they were timed'}"
+
+
+def _point_values(point: LoadPoint) -> dict[str, Json]:
+    return {
+        "name": point.name,
+        "concurrency": point.concurrency,
+        "rate": point.rate,
+        "requests": point.requests,
+        "weight": point.weight,
+    }
