@@ -22,7 +22,6 @@ help:
 	@echo "make benchmarks  the search against random, TPE and GP on written-down surfaces"
 
 tune: $(VENV)/.installed
-	@$(BIN)/python -m tuner.demo > /dev/null
 	@$(BIN)/tune --hardware cpu --budget $(BUDGET) $(TUNE_ARGS)
 
 ui: $(VENV)/.installed
