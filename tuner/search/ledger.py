@@ -30,6 +30,7 @@ __all__ = [
     "owner",
     "owner_alive",
     "past_of",
+    "told_values",
 ]
 
 ASKED = "tune:asked"
@@ -50,16 +51,17 @@ def bind(
     objective: Objective,
     limits: Sequence[Limit],
     facts: Mapping[str, Json],
+    further: Sequence[Objective] = (),
 ) -> None:
     """Tie a new study to what it searches, or check that an old one searches the same.
 
     Raises:
-        InputError: the study of that name belongs to another space, objective or set of limits.
+        InputError: the study of that name belongs to another space, to other objectives or to other limits.
     """
     wanted: dict[str, Json] = {
         "format": _FORMAT,
         "space": digest,
-        "objective": objective_text(objective),
+        "objective": objective_text(objective, further),
         "limits": [asdict(limit) for limit in limits],
     }
     kept = study.user_attrs.get(_STUDY)
@@ -70,22 +72,23 @@ def bind(
             )
         study.set_user_attr(_STUDY, {**wanted, "facts": dict(facts)})
         return
+    before = str(kept.get("objective")) if isinstance(kept, Mapping) else "none"
     for key, what in (
-        ("format", "layout"),
-        ("space", "search space"),
-        ("objective", "objective"),
-        ("limits", "limits"),
+        ("format", "another layout"),
+        ("space", "another search space"),
+        ("objective", f"another objective ({before}, now {wanted['objective']})"),
+        ("limits", "other limits"),
     ):
         if not isinstance(kept, Mapping) or kept.get(key) != wanted[key]:
             raise InputError(
-                f"study {study.study_name!r} was made with another {what}; it is kept as it is: "
+                f"study {study.study_name!r} was made with {what}; it is kept as it is: "
                 f"go on under a new study name, such as {study.study_name}-{digest[:6]}"
             )
 
 
-def objective_text(objective: Objective) -> str:
-    """How a study spells its objective."""
-    return f"{'max' if objective.maximize else 'min'} {objective.metric}"
+def objective_text(objective: Objective, further: Sequence[Objective] = ()) -> str:
+    """How a study spells its objectives."""
+    return " + ".join(f"{'max' if item.maximize else 'min'} {item.metric}" for item in (objective, *further))
 
 
 def kept_facts(attributes: Mapping[str, object]) -> tuple[str, dict[str, Json]] | None:
@@ -126,6 +129,13 @@ def observation_of(trial: FrozenTrial) -> Observation | None:
     if asked is None or told is None or not trial.state.is_finished():
         return None
     return observation_from(number=trial.number, asked=asked, told=told, violations=dict(trial.constraints))
+
+
+def told_values(trial: FrozenTrial) -> list[float]:
+    """One value per objective, as they were to be told when the process that ran the trial was killed."""
+    told = _mapping(trial, TOLD) or {}
+    kept = told.get("values", [told.get("value")])
+    return [float(value) for value in kept if isinstance(value, int | float)] if isinstance(kept, list) else []
 
 
 def past_of(trial: FrozenTrial) -> Past:

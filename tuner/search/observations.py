@@ -38,6 +38,7 @@ class Observation:
         metrics: figures of the running server that feed the mechanism.
         steps: (running batch, seconds per decode step) pairs.
         weight: 1 for this study's own trials, less for those of earlier studies.
+        further: values of the objectives beside the first, None where one was not measured.
     """
 
     number: int
@@ -53,6 +54,7 @@ class Observation:
     metrics: Mapping[str, float] = field(default_factory=dict)
     steps: tuple[tuple[float, float], ...] = ()
     weight: float = 1.0
+    further: tuple[float | None, ...] = ()
 
     @property
     def started(self) -> bool:
@@ -114,6 +116,7 @@ def observation_from(
         start_s=float(start) if isinstance(start, int | float) and finite(start) else None,
         metrics=metrics,
         steps=tuple((float(a), float(b)) for a, b in pairs),
+        further=_further(told.get("further")),
     )
 
 
@@ -136,6 +139,12 @@ def _cut(value: Json, characters: int, items: int) -> Any:
     if isinstance(value, Sequence):
         return [_cut(item, characters, items) for item in value[:items]]
     return value
+
+
+def _further(value: object) -> tuple[float | None, ...]:
+    if not isinstance(value, list):
+        return ()
+    return tuple(float(item) if isinstance(item, int | float) and finite(item) else None for item in value)
 
 
 def _numbers(value: object) -> dict[str, float]:

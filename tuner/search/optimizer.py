@@ -15,6 +15,7 @@ from tuner.model.candidate import Candidate, Exclusion
 from tuner.model.json import Json, Scalar
 from tuner.model.judge import constraint_names, constraints
 from tuner.model.outcome import Outcome, Status
+from tuner.model.projection import value_of
 from tuner.model.records import to_record
 from tuner.model.space import Space
 from tuner.model.workload import Limit, Objective, Workload
@@ -22,10 +23,22 @@ from tuner.ports import Past, Planner, Suggestion
 from tuner.search.advisor import Advisor
 from tuner.search.conditions import Conditions
 from tuner.search.distributions import encodings, space_digest
-from tuner.search.ledger import ASKED, RECORD, TOLD, bind, objective_text, observation_of, owner, owner_alive, past_of
+from tuner.search.ledger import (
+    ASKED,
+    RECORD,
+    TOLD,
+    bind,
+    objective_text,
+    observation_of,
+    owner,
+    owner_alive,
+    past_of,
+    told_values,
+)
 from tuner.search.observations import Observation, facts_of, shrunk
-from tuner.search.outcomes import tell_sampler, worst_value
+from tuner.search.outcomes import complete_further, tell_sampler, worst_value
 from tuner.search.samplers import SAMPLERS, make_sampler, needs_every_parameter, seed_for
+from tuner.search.scalar import scalarised
 from tuner.search.storage import open_storage, redacted, storage_errors
 from tuner.search.tune_sampler import TuneSampler
 from tuner.search.warmstart import aligned, earlier_trials
@@ -49,6 +62,8 @@ class OptunaOptimizer:
         study_name: the study in the storage; created if new, gone on with if it searches the same.
         sampler: ``tune`` (the default), ``tpe``, ``gp``, ``random``, ``qmc`` or ``nsga2``.
         objective, limits: what is made best, and what must be kept meanwhile.
+        further: objectives beside it; the study then has one direction for each, and ``tune`` weighs them anew for
+            every suggestion (:mod:`tuner.search.scalar`).
         seed: equal seeds and equal histories give equal suggestions.
         budget_trials: trials the study may take; sizes the space-filling start.
         workload: the traffic, where known: the load bounds the running batch.
@@ -73,6 +88,7 @@ class OptunaOptimizer:
         study_name: str,
         sampler: str = "tune",
         objective: Objective | None = None,
+        further: Sequence[Objective] = (),
         limits: Sequence[Limit] = (),
         seed: int = 0,
         budget_trials: int | None = None,
@@ -93,6 +109,7 @@ class OptunaOptimizer:
             raise InputError(f"sampler {sampler!r}: unknown; choose one of {', '.join(SAMPLERS)}")
         self._planner = planner
         self._objective = objective or Objective()
+        self._further = tuple(further)
         self._limits = tuple(limits)
         self._names = constraint_names(self._limits)
         self._sampler_name = sampler
@@ -122,13 +139,14 @@ class OptunaOptimizer:
             self._study = optuna.create_study(
                 storage=open_storage(storage),
                 study_name=study_name,
-                direction="maximize" if self._objective.maximize else "minimize",
+                directions=["maximize" if item.maximize else "minimize" for item in self._objectives],
                 load_if_exists=True,
             )
             bind(
                 self._study,
                 digest=space_digest(space, self._encoded),
                 objective=self._objective,
+                further=self._further,
                 limits=self._limits,
                 facts=known,
             )
@@ -138,7 +156,7 @@ class OptunaOptimizer:
                 earlier_trials(
                     self._study, objective=objective_text(self._objective), facts=known, encoded=self._encoded
                 )
-                if warm_start and sampler == "tune"
+                if warm_start and sampler == "tune" and not self._further
                 else []
             )
 
@@ -175,8 +193,11 @@ class OptunaOptimizer:
             return [past_of(trial) for trial in self._study.get_trials(deepcopy=False) if trial.state.is_finished()]
 
     def expected_gain(self) -> float | None:
-        """See :meth:`tuner.ports.Optimizer.expected_gain`. Only the ``tune`` sampler can say."""
-        if self._sampler_name != "tune":
+        """See :meth:`tuner.ports.Optimizer.expected_gain`. Only the ``tune`` sampler can say.
+
+        With several objectives nobody can: the last suggestion's gain was one of one weighting.
+        """
+        if self._sampler_name != "tune" or self._further:
             return None
         return self._advisor.expected_gain(self._history)
 
@@ -225,12 +246,14 @@ class OptunaOptimizer:
         """Close the trial that Optuna opened before its sampler found that nothing is left."""
         for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             if ASKED not in trial.user_attrs and trial.number not in self._open:
-                self._finish(trial.number, None)
+                self._finish(trial.number, [])
 
     def _sampler(self) -> BaseSampler:
         seed = seed_for(self._seed, self._closed)
         if self._sampler_name == "tune":
             history = [*aligned(self._earlier, self._history), *self._history]
+            if self._further:
+                history = scalarised(history, self._objectives, seed=seed, turn=self._closed)
             return TuneSampler(self._advisor, history, self._avoided(), self._pending(), seed=seed)
         return make_sampler(self._sampler_name, seed=seed, fixed_seed=self._seed, startup=self._startup)
 
@@ -261,7 +284,7 @@ class OptunaOptimizer:
             constraints=verdict.violations,
             twin=verdict.number,
         )
-        self._close(trial, outcome, {})
+        self._close(trial, outcome, {}, verdict.further)
 
     def _new_trial(self, candidate: Candidate, assignment: Mapping[str, Scalar], origin: str) -> Trial:
         """Open a trial with a given assignment, in one write, as the sampler would have spelled it."""
@@ -301,13 +324,28 @@ class OptunaOptimizer:
 
     # -- telling --------------------------------------------------------------------------------------------
 
-    def _close(self, trial: Trial, outcome: Outcome, record: Mapping[str, Json]) -> None:
+    def _close(
+        self,
+        trial: Trial,
+        outcome: Outcome,
+        record: Mapping[str, Json],
+        further: Sequence[float | None] | None = None,
+    ) -> None:
         measured = [item.value for item in self._history if item.started and item.value is not None]
         worst = worst_value(measured, maximize=self._objective.maximize)
         told = tell_sampler(outcome, names=self._names, worst=worst)
         facts = facts_of(outcome)
         if told.measured:
             facts["objective"] = told.value
+        values = [told.value] if told.complete else []
+        if self._further and told.complete:
+            if further is None:
+                further = [value_of(outcome, item.metric) for item in self._further]
+            seen = [past.further for past in self._history]
+            values += complete_further(further if told.measured else (), self._further, seen)
+            facts["values"] = list(values)
+            if told.measured:
+                facts["further"] = list(further)
         if told.complete:
             facts["value"] = told.value
             # By name: a database gives attributes back in its own order, and GPSampler goes by position.
@@ -316,20 +354,19 @@ class OptunaOptimizer:
         trial.set_user_attr(RECORD, shrunk(record, _RECORD_LIMIT))
         # Written last: a process killed after this has lost nothing, see _close_leftover.
         trial.set_user_attr(TOLD, facts)
-        self._finish(trial.number, told.value if told.complete else None)
+        self._finish(trial.number, values)
         del self._open[trial.number]
 
     def _close_leftover(self, trial: FrozenTrial) -> None:
         """Close what a killed process left: with its outcome if that was written, as FAIL if not."""
-        told = trial.user_attrs.get(TOLD)
-        value = told.get("value") if isinstance(told, Mapping) else None
-        self._finish(trial.number, float(value) if isinstance(value, int | float) else None)
+        self._finish(trial.number, told_values(trial))
 
-    def _finish(self, number: int, value: float | None) -> None:
-        if value is None:
-            self._study.tell(number, state=TrialState.FAIL)
+    def _finish(self, number: int, values: Sequence[float | None]) -> None:
+        """Close a trial with a value for every objective, or as FAIL."""
+        if len(known := [value for value in values if value is not None]) == 1 + len(self._further):
+            self._study.tell(number, known)
         else:
-            self._study.tell(number, value)
+            self._study.tell(number, state=TrialState.FAIL)
 
     # -- memory ---------------------------------------------------------------------------------------------
 
@@ -371,6 +408,10 @@ class OptunaOptimizer:
         for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             if ASKED in trial.user_attrs:
                 yield trial
+
+    @property
+    def _objectives(self) -> tuple[Objective, ...]:
+        return (self._objective, *self._further)
 
     @property
     def where(self) -> str:

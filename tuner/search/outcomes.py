@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 
 from tuner.model.json import finite
 from tuner.model.outcome import Outcome, Status
+from tuner.model.workload import Objective
 
-__all__ = ["Told", "tell_sampler", "worst_value"]
+__all__ = ["Told", "complete_further", "tell_sampler", "worst_value"]
 
 _LARGEST = 1e12
 """Bound on whatever is told: an infinity in one trial would spoil every model fitted later."""
@@ -47,6 +48,20 @@ def worst_value(values: Sequence[float], *, maximize: bool) -> float:
     if not values:
         return 0.0 if maximize else _FALLBACK_COST
     return min(values) if maximize else max(values)
+
+
+def complete_further(
+    values: Sequence[float | None], objectives: Sequence[Objective], seen: Sequence[Sequence[float | None]]
+) -> list[float]:
+    """What is told of the objectives beside the first: the worst ever ``seen`` of one that was not measured."""
+    out = []
+    for index, objective in enumerate(objectives):
+        value = values[index] if index < len(values) else None
+        if value is None or not finite(value):
+            past = [found for row in seen if index < len(row) and (found := row[index]) is not None]
+            value = worst_value(past, maximize=objective.maximize)
+        out.append(_bounded(value))
+    return out
 
 
 def tell_sampler(outcome: Outcome, *, names: Sequence[str], worst: float) -> Told:

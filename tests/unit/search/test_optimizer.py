@@ -196,15 +196,15 @@ def test_the_machines_fault_is_suggested_again_three_times(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"space": small_space(digest="d2")}, "search space"),
-        ({"objective": Objective(metric="latency/ttft_p99", maximize=False)}, "objective"),
-        ({"limits": (Limit(metric="latency/ttft_p99", bound=500.0),)}, "limits"),
+        ({"space": small_space(digest="d2")}, "another search space"),
+        ({"objective": Objective(metric="latency/ttft_p99", maximize=False)}, "another objective"),
+        ({"limits": (Limit(metric="latency/ttft_p99", bound=500.0),)}, "other limits"),
     ],
 )
 def test_another_question_needs_another_study(tmp_path: Path, change: dict[str, object], what: str) -> None:
     optimizer, planner = opened(tmp_path)
     serve(optimizer, planner, optimizer.ask())
-    with pytest.raises(InputError, match=f"another {what}.*new study name"):
+    with pytest.raises(InputError, match=f"made with {what}.*new study name"):
         opened(tmp_path, **change)  # type: ignore[arg-type]
     assert len(opened(tmp_path)[0].past()) == 1
 
