@@ -99,11 +99,14 @@ def tune(
         str | None, typer.Option("--budget", help="Wall time such as 30m or 2h. Default: 2h, or what --trials takes.")
     ] = None,
     objective: Annotated[
-        str,
+        list[str] | None,
         typer.Option(
-            "--objective", help="throughput, goodput, requests, ttft_p99, tpot_p50, energy, …", rich_help_panel=_HOW
+            "--objective",
+            help="throughput (the default), goodput, requests, ttft_p99, tpot_p50, energy, … Repeatable: the first is "
+            "judged against the defaults, and the report shows the Pareto front of all.",
+            rich_help_panel=_HOW,
         ),
-    ] = "throughput",
+    ] = None,
     limit: Annotated[
         list[str] | None,
         typer.Option(
@@ -162,7 +165,7 @@ def tune(
         ),
     ] = None,
     trial_timeout: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--trial-timeout",
             help="Longest time that --trial-command may take for one trial, such as 90m. Default: 1h.",
@@ -231,7 +234,8 @@ def tune(
         spaces=tuple(space or ()),
         trials=trials,
         budget=budget,
-        objective=objective,
+        objective=(objective or ["throughput"])[0],
+        further=tuple((objective or [])[1:]),
         limits=tuple(limit or ()),
         max_drop=max_drop,
         lm_eval=tuple(lm_eval or ()),
@@ -268,6 +272,9 @@ def export(
         Path, typer.Option("--output", "-o", help="Where the YAML goes; NAME.env goes beside it.")
     ] = Path("best.yaml"),
     trial: Annotated[int | None, typer.Option("--trial", help="This trial instead of the winner.")] = None,
+    at_load: Annotated[
+        str | None, typer.Option("--load", help="The best at this load point, such as c8, instead of the winner.")
+    ] = None,
     force: Annotated[
         bool,
         typer.Option("--force", help="Write the best candidate although it is not proven better; the header says so."),
@@ -280,6 +287,11 @@ def export(
     """Write the winner as YAML that `vllm serve --config` runs verbatim."""
     from tuner import compose  # noqa: PLC0415
 
+    if at_load is not None:
+        if trial is not None:
+            raise InputError("--load and --trial exclude one another: each names one configuration")
+        compose.export_load(directory, study, storage, output=output, load_name=at_load, as_json=as_json, force=force)
+        return
     compose.export_study(directory, study, storage, output=output, trial=trial, as_json=as_json, force=force)
 
 

@@ -63,6 +63,7 @@ def export_winner(
     judgement: Judgement | None,
     output: Path,
     reader: Reader | None,
+    purpose: str = "",
     force: bool = False,
 ) -> ExportResult:
     """Write ``output`` (``.yaml``) and, beside it, the environment as ``.env``. Both or neither appear.
@@ -72,6 +73,7 @@ def export_winner(
         contender: what was measured of the candidate; None where one trial is exported by number.
         judgement: the candidate against vLLM's defaults, None where there is none.
         reader: the parser to check with; None leaves the file unchecked, and the result says so.
+        purpose: what the configuration is best at, where that is not the study's objective as a whole.
         force: write what a trial command measured, too; the header says who measured it.
 
     Raises:
@@ -91,7 +93,8 @@ def export_winner(
         notes.append("there is no comparison with vLLM's defaults for this configuration")
     elif judgement.verdict != "better":
         notes.append(f"against vLLM's defaults: {judgement.verdict}")
-    facts = _facts(candidate, about, history, contender, judgement)
+    facts = [f"Best at:   {purpose}"] if purpose else []
+    facts += _facts(candidate, about, history, contender, judgement)
     body = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=1000)
     with _unfinished(place) as draft:
         _write(draft, body)

@@ -1,5 +1,6 @@
 """What the commands do: options in, adapters joined, results out. Heavy imports happen inside the functions."""
 
+from tuner.compose.answers import export_load
 from tuner.compose.look import export_study, open_ui, report_study
 from tuner.compose.options import Options
 from tuner.compose.planning import check_file, dry_run, list_spaces, show_space
@@ -9,6 +10,7 @@ __all__ = [
     "Options",
     "check_file",
     "dry_run",
+    "export_load",
     "export_study",
     "list_spaces",
     "open_ui",

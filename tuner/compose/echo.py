@@ -9,7 +9,7 @@ from tuner.compose.options import Options
 from tuner.model.hardware import Hardware
 from tuner.model.json import Json
 from tuner.model.targets import figure, metric_unit, short_name
-from tuner.model.workload import Limit, LoadPoint, Workload
+from tuner.model.workload import Limit, LoadPoint, Objective, Workload
 
 __all__ = ["about_lines", "about_values", "check_inputs"]
 
@@ -36,6 +36,7 @@ def about_values(options: Options, workload: Workload) -> dict[str, Any]:
     objective = options.parsed_objective
     return {
         "objective": {"metric": objective.metric, "maximize": objective.maximize, "unit": objective.unit},
+        "further": [{"metric": x.metric, "maximize": x.maximize, "unit": x.unit} for x in options.further_objectives],
         "limits": [{"metric": x.metric, "bound": x.bound, "at_most": x.at_most} for x in options.parsed_limits],
         "traffic": {
             "source": workload.source,
@@ -57,19 +58,22 @@ def about_values(options: Options, workload: Workload) -> dict[str, Any]:
 
 def about_lines(options: Options, workload: Workload) -> list[str]:
     """The same for people, one line each."""
-    objective = options.parsed_objective
-    wish = "more" if objective.maximize else "less"
-    unit = f" ({objective.unit})" if objective.unit else ""
+    objectives = (options.parsed_objective, *options.further_objectives)
     origin = f" from {workload.path}" if workload.path else ""
     spread = f" ± {workload.spread:.0%}" if workload.spread else ""
     loads = ", ".join(_point(point) for point in workload.points)
     sizes = f"{workload.input_tokens} tokens in and {workload.output_tokens} out{spread}"
     return [
-        f"objective: {objective.metric}{unit}, {wish} is better",
+        f"objective{'s' * (len(objectives) > 1)}: {'; '.join(_objective(objective) for objective in objectives)}",
         f"limits: {_limits(options.parsed_limits)}",
         f"traffic: {workload.source}{origin}, {sizes}; {loads}",
         f"accuracy: {_accuracy(options)}",
     ]
+
+
+def _objective(objective: Objective) -> str:
+    unit = f" ({objective.unit})" if objective.unit else ""
+    return f"{objective.metric}{unit}, {'more' if objective.maximize else 'less'} is better"
 
 
 def _limits(limits: Sequence[Limit]) -> str:

@@ -12,6 +12,7 @@ from tuner.compose.options import Places
 from tuner.errors import InputError, RunError
 from tuner.model.history import Contender, History, Judgement, Trial
 from tuner.model.json import Json
+from tuner.model.judge import limits_of
 from tuner.model.outcome import Status
 from tuner.model.workload import Objective
 
@@ -42,7 +43,9 @@ def load(directory: Path, name: str | None, storage: str | None) -> Study:
     url = Places.of(directory, storage or _text(about, "storage"), None).storage
     raw = about.get("objective")
     objective = Objective(**raw) if isinstance(raw, Mapping) else Objective()  # type: ignore[arg-type]
-    history = History(objective=objective, baseline_key=_text(about, "baseline_key") or "")
+    raw = about.get("further")
+    further = tuple(Objective(**x) for x in raw if isinstance(x, Mapping)) if isinstance(raw, list) else ()
+    history = History(objective=objective, baseline_key=_text(about, "baseline_key") or "", further=further)
     for past in read_trials(url, _text(about, "name") or folder.name):
         if past.record:
             try:
@@ -117,10 +120,12 @@ def report_study(
         return
     winner = study.history.winner()
     judgement = study.history.judge(winner, compare) if winner else None
+    answers = report.Answers.of(study.history, limits_of(study.about), compare)
     if as_json:
-        sys.stdout.write(json.dumps(report.study_document(study.history, judgement, study.about), indent=1) + "\n")
+        document = {**report.study_document(study.history, judgement, study.about), **answers.document()}
+        sys.stdout.write(json.dumps(document, indent=1) + "\n")
     else:
-        report.print_study(console, study.history, judgement, study.about)
+        report.print_study(console, study.history, judgement, study.about, answers)
 
 
 def _trial(study: Study, number: int) -> Trial:

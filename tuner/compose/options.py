@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from tuner.errors import InputError
 from tuner.model.json import Json
 from tuner.model.secrets import looks_secret, mask
-from tuner.model.targets import parse_duration, parse_limit, parse_objective
+from tuner.model.targets import parse_duration, parse_limit, parse_objective, short_name
 from tuner.model.workload import Limit, Objective
 
 __all__ = ["Options", "Places", "check_file_exists", "check_writable", "split_command"]
@@ -23,6 +23,8 @@ _ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 _FLAG_NAME = re.compile(r"^[a-z][a-z0-9]*(-[a-z0-9]+)*(\.[A-Za-z0-9_]+)*$")
 _SAMPLERS = ("tune", "tpe", "gp", "random", "qmc", "nsga2")
 _DEFAULT_BUDGET_S = 2 * 3600.0
+# A front in more dimensions is most of what was measured: nothing beats anything in all of them.
+_MOST_OBJECTIVES = 3
 _DEFAULT_TRIAL_S = 3600.0
 # The launcher's own: a study that set them could measure another server than the one it started.
 _RESERVED_FLAGS = frozenset({"host", "port", "api-key", "model", "served-model-name", "config", "uds", "root-path"})
@@ -78,6 +80,7 @@ class Options:
     trials: int | None = None
     budget: str | None = None
     objective: str = "throughput"
+    further: tuple[str, ...] = ()
     limits: tuple[str, ...] = ()
     max_drop: float = 0.01
     lm_eval: tuple[str, ...] = ()
@@ -104,14 +107,14 @@ class Options:
     def validate(self) -> None:
         """Look at every option once, so that nothing is found wrong after something was started."""
         _ = (self.budget_seconds, self.trial_timeout_s, self.parsed_objective, self.parsed_limits, self.extra_arguments)
-        _ = (self.extra_environment, self.places)
+        _ = (self.extra_environment, self.places, self.further_objectives)
         if self.trials is not None and self.trials < 1:
             raise InputError(f"--trials {self.trials}: must be at least 1 (the baseline)")
         if not 0 <= self.max_drop < 1:
             raise InputError(f"--max-accuracy-drop {self.max_drop}: a share from 0 to below 1, such as 0.01")
         if self.sampler not in _SAMPLERS:
             raise InputError(f"--sampler {self.sampler!r} is unknown; one of {', '.join(_SAMPLERS)}")
-        if self.objective == "cost" and self.price is None:
+        if "cost" in (self.objective, *self.further) and self.price is None:
             raise InputError("--objective cost: needs --price, the price of the machine per hour")
         if self.price is not None and not 0 < self.price < 1e9:
             raise InputError(f"--price {self.price}: must be a positive number per hour")
@@ -126,6 +129,9 @@ class Options:
                 split_command(name, text)
         for path in (*self.spaces, *self.questions, *((self.replay,) if self.replay else ())):
             check_file_exists(path)
+        for objective in self.further_objectives:
+            if objective.metric.startswith("accuracy/") and not self.check_quality:
+                raise InputError("--objective accuracy: nothing reports it, as --no-accuracy switches the check off")
         for limit in self.parsed_limits:
             if limit.metric.startswith("accuracy/") and not self.check_quality:
                 raise InputError("--limit accuracy: nothing reports it, as --no-accuracy switches the check off")
@@ -158,6 +164,21 @@ class Options:
             return parse_objective(self.objective)
         except ValueError as error:
             raise InputError(f"--objective: {error}") from None
+
+    @property
+    def further_objectives(self) -> tuple[Objective, ...]:
+        """What is traded against the objective: with any, the study has a Pareto front."""
+        try:
+            found = tuple(parse_objective(text) for text in self.further)
+        except ValueError as error:
+            raise InputError(f"--objective: {error}") from None
+        names = [self.parsed_objective.metric, *(objective.metric for objective in found)]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise InputError(f"--objective {short_name(twice)}: is given twice; several objectives must differ")
+        if len(names) > _MOST_OBJECTIVES:
+            raise InputError(f"--objective: at most {_MOST_OBJECTIVES}; make limits of the others (--limit)")
+        return found
 
     @property
     def parsed_limits(self) -> tuple[Limit, ...]:
@@ -211,8 +232,8 @@ class Options:
         if self.study is not None:
             return self.study
         parts = [self.hardware, Path(model).name, workload]
-        if self.objective != "throughput":
-            parts.append(self.objective.replace("/", "-"))
+        if self.objective != "throughput" or self.further:
+            parts.append("-".join((self.objective, *self.further)).replace("/", "-"))
         if self.replay is not None or self.trial_command is not None:
             parts.append("replay" if self.replay is not None else "external")
         return re.sub(r"[^A-Za-z0-9._@+-]+", "-", "_".join(parts))[:128]

@@ -68,6 +68,7 @@ def run_study(options: Options) -> None:
         directory=directory,
         versions=_versions(prepared),
         facts=_facts(options, plan),
+        further=options.further_objectives,
     )
     with ExitStack() as stack:
         stack.enter_context(_devices_locked(options, prepared.devices, name))
@@ -78,6 +79,7 @@ def run_study(options: Options) -> None:
             study_name=name,
             sampler=options.sampler,
             objective=objective,
+            further=info.further,
             limits=limits,
             seed=options.seed,
             budget_trials=options.trials,
@@ -277,6 +279,7 @@ def _write_study_file(directory: Path, info: StudyInfo, places: Places, plan: Pl
             "maximize": info.objective.maximize,
             "unit": info.objective.unit,
         },
+        "further": [{"metric": x.metric, "maximize": x.maximize, "unit": x.unit} for x in info.further],
         "limits": [{"metric": x.metric, "bound": x.bound, "at_most": x.at_most} for x in info.limits],
         "versions": dict(info.versions),
         "facts": dict(info.facts),
@@ -301,9 +304,11 @@ def _conclude(
     if options.as_json:
         sys.stdout.write(json.dumps({"study": about["name"], "reason": result.reason, **summary}, indent=1) + "\n")
         return
-    from tuner.report import print_conclusion  # noqa: PLC0415
+    from tuner.measuring.statistics import compare  # noqa: PLC0415
+    from tuner.report import Answers, print_conclusion  # noqa: PLC0415
 
-    print_conclusion(console, result.history, result.judgement, reason=result.reason, about=about)
+    answers = Answers.of(result.history, options.parsed_limits, compare)
+    print_conclusion(console, result.history, result.judgement, reason=result.reason, about=about, answers=answers)
     where = "" if options.directory == Path("tune-studies") else f" --directory {options.directory}"
     console.print()
     console.print(f"every trial:   tune ui{where}", highlight=False)

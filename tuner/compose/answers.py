@@ -1,0 +1,110 @@
+"""A study's answers beside its winner, read back: for the report, and the best at one load for the export."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tuner.compose.look import Study, load
+from tuner.errors import InputError, RunError
+from tuner.model.json import Json
+from tuner.model.judge import limits_of
+from tuner.model.loads import LoadAnswer, load_answers
+from tuner.model.projection import load_names
+
+if TYPE_CHECKING:
+    from tuner.export import ExportResult
+
+__all__ = ["export_load"]
+
+
+def export_load(
+    directory: Path,
+    name: str | None,
+    storage: str | None,
+    *,
+    output: Path,
+    load_name: str,
+    as_json: bool,
+    force: bool = False,
+) -> None:
+    """Write the best configuration at one load point as YAML, read back by vLLM's own parser.
+
+    Raises:
+        InputError: no such study or load point, or the target cannot be written.
+        RunError: nothing is proven better at this load (``force`` writes the best candidate all the same), the study
+            was a replay, or vLLM's parser reads something else than what was measured.
+    """
+    from tuner.export import export_winner  # noqa: PLC0415
+    from tuner.measuring.statistics import compare  # noqa: PLC0415
+    from tuner.spaces import read_back  # noqa: PLC0415
+
+    study = load(directory, name, storage)
+    answers = load_answers(study.history, limits_of(study.about), compare)
+    answer = _answer(study, answers, load_name)
+    best, judgement = answer.best, answer.judgement
+    if best is None:
+        raise RunError(
+            f"study {study.directory.name}: nothing measured better than vLLM's defaults at load {load_name}"
+        )
+    if judgement is not None and judgement.verdict != "better" and not force:
+        raise RunError(
+            f"study {study.directory.name}: trial {best.number} looks best at load {load_name} "
+            f"({judgement.gain:+.1%}), but is not proven better than vLLM's defaults "
+            f"({judgement.verdict}); more trials may prove it, "
+            f"--force or --trial {best.number} writes it all the same"
+        )
+    result = export_winner(
+        best.candidate,
+        about=_about_one(study, answer),
+        history=answer.history,
+        contender=best,
+        judgement=judgement,
+        output=output,
+        reader=lambda path: read_back((sys.executable,), ["--config", str(path)]),
+        force=force,
+        purpose=_purpose(study, answers, answer),
+    )
+    _say(result, output, as_json=as_json)
+
+
+def _answer(study: Study, answers: tuple[LoadAnswer, ...], wanted: str) -> LoadAnswer:
+    # People also write the number alone: 8 for c8.
+    for answer in answers:
+        if answer.name in (wanted, f"c{wanted}"):
+            return answer
+    names = load_names(study.history)
+    have = f"it has {', '.join(names)}" if names else "it measured one load point only; leave --load away"
+    raise InputError(f"--load {wanted!r}: not in study {study.directory.name}; {have}")
+
+
+def _about_one(study: Study, answer: LoadAnswer) -> Mapping[str, Json]:
+    """The study's description with the load point in the name of its workload."""
+    return {**study.about, "workload": f"{study.about.get('workload')}, load point {answer.name}"}
+
+
+def _purpose(study: Study, answers: tuple[LoadAnswer, ...], answer: LoadAnswer) -> str:
+    """What the file is best at, and what it is not meant for."""
+    best, single = answer.best, study.history.winner()
+    key = best.candidate.key if best is not None else ""
+    also = [a.name for a in answers if a is not answer and a.best is not None and a.best.candidate.key == key]
+    text = f"load point {answer.name}" + (f" (and {', '.join(also)})" if also else "")
+    text += ", of the points " + ", ".join(a.name for a in answers) + "; all figures below are of this load alone."
+    if single is not None and single.candidate.key == key:
+        return f"{text} It is also the best single one over all points."
+    over = f"is trial {single.number}" if single is not None else "are vLLM's defaults"
+    note = " Accuracy was not checked for it." if answer.accuracy_unchecked else ""
+    return f"{text}{note} The best single one over all points {over}."
+
+
+def _say(result: ExportResult, output: Path, *, as_json: bool) -> None:
+    if as_json:
+        found = {"yaml": str(output), "checked": result.checked, "notes": list(result.notes)}
+        sys.stdout.write(json.dumps(found) + "\n")
+        return
+    for note in result.notes:
+        sys.stdout.write(f"{note}\n")
+    sys.stdout.write(f"{output}: run it with  vllm serve --config {output}\n")
