@@ -8,7 +8,7 @@ from typing import Any
 from tuner.compose.options import Options
 from tuner.model.hardware import Hardware
 from tuner.model.json import Json
-from tuner.model.targets import figure, metric_unit, short_name
+from tuner.model.targets import counted, figure, metric_unit, short_name
 from tuner.model.workload import Limit, LoadPoint, Objective, Workload
 
 __all__ = ["about_lines", "about_values", "check_inputs"]
@@ -96,7 +96,7 @@ def _accuracy(options: Options) -> str:
 def _point(point: LoadPoint) -> str:
     how = [f"{point.concurrency} at a time"] if point.concurrency is not None else []
     how += [f"{point.rate:g} a second"] if point.rate is not None else []
-    return f"{point.requests} requests, {' and '.join(how) or 'as they were timed'}"
+    return f"{counted(point.requests, 'request')}, {' and '.join(how) or 'as they were timed'}"
 
 
 def _point_values(point: LoadPoint) -> dict[str, Json]:

@@ -14,6 +14,7 @@ from tuner.model.history import Contender, History, Judgement, Trial
 from tuner.model.json import Json
 from tuner.model.judge import limits_of
 from tuner.model.outcome import Status
+from tuner.model.targets import counted
 from tuner.model.workload import Objective
 
 __all__ = ["Study", "export_study", "load", "open_ui", "report_study"]
@@ -108,7 +109,7 @@ def report_study(
     console = Console()
     if table is not None:
         count = report.write_table(study.history, table, study.about)
-        sys.stdout.write(f"{count} trial{'' if count == 1 else 's'} written to {table}\n")
+        sys.stdout.write(f"{counted(count, 'trial')} written to {table}\n")
         return
     if trial is not None:
         found = _trial(study, trial)
@@ -199,9 +200,16 @@ def export_study(
     sys.stdout.write(f"{output}: run it with  vllm serve --config {output}\n")
 
 
+def _kind(study: Study) -> str:
+    """What measured the study: ``vllm``, ``external`` or ``replay``."""
+    facts = study.about.get("facts")
+    return str(facts.get("kind", "vllm")) if isinstance(facts, Mapping) else "vllm"
+
+
 def _refuse_unproven(study: Study, contender: Contender, judgement: Judgement | None) -> None:
     """A winner must have measured better than the defaults; where those miss a limit there is nothing to compare."""
-    if judgement is None or judgement.verdict == "better":
+    if judgement is None or judgement.verdict == "better" or _kind(study) != "vllm":
+        # What was not measured on a server of our own is refused where it is written, with its own words.
         return
     raise RunError(
         f"study {study.directory.name}: trial {contender.number} is the best candidate ({judgement.gain:+.1%}), but "

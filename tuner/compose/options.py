@@ -127,7 +127,12 @@ class Options:
         for name, text in (("--vllm-command", self.vllm_command), ("--trial-command", self.trial_command)):
             if text is not None:
                 split_command(name, text)
-        for path in (*self.spaces, *self.questions, *((self.replay,) if self.replay else ())):
+        self._validate_accuracy()
+        for path in (*self.spaces, *((self.replay,) if self.replay else ())):
+            check_file_exists(path)
+
+    def _validate_accuracy(self) -> None:
+        for path in self.questions:
             check_file_exists(path)
         for objective in self.further_objectives:
             if objective.metric.startswith("accuracy/") and not self.check_quality:
@@ -176,6 +181,8 @@ class Options:
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise InputError(f"--objective {short_name(twice)}: is given twice; several objectives must differ")
+        if not self.check_quality and any(name.startswith("accuracy/") for name in names):
+            raise InputError("--objective accuracy: nothing reports it, as --no-accuracy switches the check off")
         if len(names) > _MOST_OBJECTIVES:
             raise InputError(f"--objective: at most {_MOST_OBJECTIVES}; make limits of the others (--limit)")
         return found

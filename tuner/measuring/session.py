@@ -15,6 +15,7 @@ from tuner.measuring.statistics import clearly_behind, clearly_breaks, estimate,
 from tuner.measuring.warmup import warm_up
 from tuner.model.measurement import Estimate, Measurement, PointResult
 from tuner.model.outcome import Blame, Failure
+from tuner.model.targets import counted, figure, metric_unit, short_name
 from tuner.model.workload import Limit, LoadPoint, Objective, Workload
 from tuner.ports import MeasurementFailed, Progress, Reference
 
@@ -210,7 +211,8 @@ class Session:
             noise=settings.noise_floor,
         ):
             self._notes.append(
-                f"stopped after round {len(samples)}: clearly behind the best ({self.reference.value:.4g})"
+                f"stopped after round {len(samples)}: clearly behind the best "
+                f"({figure(self.reference.value, settings.objective.unit)})"
             )
             return True
         for limit in settings.limits:
@@ -218,7 +220,8 @@ class Session:
             if values and clearly_breaks(values, limit, looks=looks, alpha=settings.alpha):
                 mean = statistics.fmean(values)
                 self._notes.append(
-                    f"stopped after round {len(values)}: {limit.metric} is {mean:.4g}, the limit {limit.bound:.4g}"
+                    f"stopped after round {len(values)}: {short_name(limit.metric)} is {figure(mean)}, "
+                    f"the limit {figure(limit.bound, metric_unit(limit.metric))}"
                 )
                 return True
         return False
@@ -269,9 +272,13 @@ class Session:
 
     def _result(self, *, bound: float | None = None, complete: bool = True) -> Measurement:
         if self.runner.supply.skipped:
-            self._notes.append(f"{self.runner.supply.skipped} requests were passed over: longer than max_model_len")
+            self._notes.append(
+                f"{counted(self.runner.supply.skipped, 'request')} passed over: longer than max_model_len"
+            )
         if bound is not None and not all(self._rounds.values()):
-            self._notes.append(f"stopped within the first round: no better than {bound:.4g}")
+            self._notes.append(
+                f"stopped within the first round: no better than {figure(bound, self.settings.objective.unit)}"
+            )
         points = [self._point(point) for point in self.settings.workload.points if self._rounds[point.name]]
         everything = [item for done in self._rounds.values() for item in done]
         metric = self.settings.objective.metric

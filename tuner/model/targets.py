@@ -7,7 +7,16 @@ from difflib import get_close_matches
 
 from tuner.model.workload import Limit, Objective
 
-__all__ = ["METRICS", "figure", "metric_unit", "parse_duration", "parse_limit", "parse_objective", "short_name"]
+__all__ = [
+    "METRICS",
+    "counted",
+    "figure",
+    "metric_unit",
+    "parse_duration",
+    "parse_limit",
+    "parse_objective",
+    "short_name",
+]
 
 _PERCENTILES = ("mean", "p50", "p90", "p99")
 
@@ -85,6 +94,11 @@ def figure(value: float, unit: str = "") -> str:
     """A number with its unit, short enough for a table: four digits, thousands with commas."""
     text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return f"{text} {unit}".rstrip()
+
+
+def counted(number: int, what: str) -> str:
+    """``1 trial``, ``2 trials``."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def parse_duration(text: str) -> float:

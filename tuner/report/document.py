@@ -109,7 +109,8 @@ def reason(outcome: Outcome, limits: Sequence[Limit] = ()) -> str:
     if outcome.status is Status.DUPLICATE:
         return f"runs the same as trial {outcome.twin}"
     if outcome.status is Status.BEHIND:
-        return "stopped early: clearly behind the best"
+        broken = [text for text in misses(outcome, limits) if not text.endswith("not reported")]
+        return f"stopped early: {', '.join(broken) or 'clearly behind the best'}"
     if outcome.quality is not None and not outcome.quality.passed:
         return outcome.quality.reason
     missed = misses(outcome, limits)

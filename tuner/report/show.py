@@ -84,7 +84,7 @@ def print_study(
     say(console, f"Study {document['study']}: {where}", style="bold")
     if document["kind"] in _KINDS:
         estimated = sum(line["basis"] == "estimated" for line in document["table"])
-        near = f" {counted(estimated, 'answer')} of it estimated from its nearest trials." if estimated else ""
+        near = f" {counted(estimated, 'answer')} estimated from the nearest recorded trials." if estimated else ""
         say(console, _KINDS[document["kind"]] + near)
     say(console, _verdict(document), style="bold")
     _comparison(console, document)
@@ -143,7 +143,9 @@ def _comparison(console: Console, document: Mapping[str, Any]) -> None:
     console.print(table)
     if winner is not None:
         title = (
-            f"Winner: trial {winner['trial']}" if proven else f"Best candidate, not proven better: {winner['trial']}"
+            f"Winner: trial {winner['trial']}"
+            if proven
+            else f"Best candidate, not proven better: trial {winner['trial']}"
         )
         own = differing(winner["assignment"], document["defaults"])
         words = [f"{name}={shown(value)}" for name, value in own.items()]

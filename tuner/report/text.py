@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tuner.model.json import finite
+from tuner.model.targets import counted
 from tuner.model.targets import figure as number
 
 __all__ = ["counted", "duration", "figure", "new_table", "say"]
@@ -37,8 +38,3 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
-
-
-def counted(number_of: int, what: str) -> str:
-    """``1 trial``, ``2 trials``."""
-    return f"{number_of} {what}{'' if number_of == 1 else 's'}"

@@ -136,7 +136,7 @@ def sweep(path: Path) -> tuple[str, ...]:
             left += end_tree(Tree(stray, marker), grace_s=5.0)
         if ended:
             what = entries[-1].what
-            notes.append(f"ended {ended} processes of an earlier run of this study ({what})")
+            notes.append(f"ended {ended} process{'' if ended == 1 else 'es'} of an earlier run of this study ({what})")
         if left:
             pids = ", ".join(str(item.pid) for item in left)
             notes.append(f"processes {pids} of an earlier run cannot be killed: the machine may need a restart")

@@ -191,7 +191,7 @@ def test_clearly_behind_is_stopped_between_rounds() -> None:
     assert not result.complete
     assert result.bound is not None
     assert 300 < result.bound < 310
-    assert any("clearly behind the best (400)" in note for note in result.notes)
+    assert any("clearly behind the best (400 tok/s)" in note for note in result.notes)
 
 
 def test_slightly_behind_is_measured_to_the_end() -> None:
@@ -210,7 +210,7 @@ def test_a_broken_limit_ends_a_challenger() -> None:
     assert not result.complete
     assert result.bound is not None
     assert result.metrics["latency/ttft_p99"] == 100
-    assert "stopped after round 2: latency/ttft_p99 is 100, the limit 50" in result.notes
+    assert "stopped after round 2: ttft_p99 is 100, the limit 50 ms" in result.notes
 
 
 def test_latency_objective_is_bounded_from_below() -> None:
@@ -230,7 +230,7 @@ def test_early_stop_within_a_round() -> None:
     assert (result.bound, result.complete, result.objective) == (222.0, False, None)
     assert result.metrics == {"latency/ttft_p99": 7.0}
     assert result.steps == ((4.0, 0.5),)
-    assert result.notes[-1] == "stopped within the first round: no better than 222"
+    assert result.notes[-1] == "stopped within the first round: no better than 222 tok/s"
     assert runner.calls[0]["race"]["reference"] == (400, 402, 398)
 
 

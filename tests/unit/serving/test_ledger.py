@@ -62,7 +62,7 @@ def test_recorded_process_of_a_dead_tuner_is_ended(ledger: Path) -> None:
     entry(ledger, uuid.uuid4().hex, DEAD, [who.pid, who.started])
     notes = sweep(ledger)
     process.wait()
-    assert notes == ("ended 1 processes of an earlier run of this study (server)",)
+    assert notes == ("ended 1 process of an earlier run of this study (server)",)
     assert innocent.poll() is None
     assert sweep(ledger) == ()
     innocent.kill()
@@ -75,7 +75,7 @@ def test_marker_alone_is_enough(ledger: Path) -> None:
     marker = uuid.uuid4().hex
     process = start(f"{marker}-3")
     entry(ledger, f"{marker}-3", DEAD, None)
-    assert sweep(ledger) == ("ended 1 processes of an earlier run of this study (server)",)
+    assert sweep(ledger) == ("ended 1 process of an earlier run of this study (server)",)
     process.wait()
 
 
