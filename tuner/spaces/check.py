@@ -15,7 +15,7 @@ from tuner.spaces.loader import Library
 from tuner.spaces.plan import Plan, open_plan
 from tuner.spaces.planner import Survey
 from tuner.spaces.schema import check_document
-from tuner.spaces.yamlfile import Located, Problem, SpaceError, read_yaml
+from tuner.spaces.yamlfile import Located, Problem, SpaceError, plain, read_yaml
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -126,11 +126,11 @@ def check_space(
         return CheckReport(path=path, errors=tuple(error.problems))
     except InputError as error:
         return CheckReport(path=path, errors=(Problem(str(path), 0, "", str(error)),))
-    survey = plan.planner.survey(samples)
-    own = read_yaml(path).get("starts")
+    survey, root = plan.planner.survey(samples), read_yaml(path)
+    own = root.get("starts")
     return CheckReport(
         path=path,
-        errors=tuple(_faults(path, plan, survey)),
+        errors=tuple(_faults(path, root, plan, survey)),
         warnings=tuple(_idle_starts(plan, own.mapping if own is not None else {})),
         profile=plan.profile,
         model=plan.model.name,
@@ -148,17 +148,30 @@ def _profile(path: Path, asked: str | None, library: Library) -> tuple[str, list
     return (str(path), []) if own else ("cpu", [path])
 
 
-def _faults(path: Path, plan: Plan, survey: Survey) -> Iterator[Problem]:
+def _faults(path: Path, root: Located, plan: Plan, survey: Survey) -> Iterator[Problem]:
     """What shows only in candidates: expressions without a value, and a space in which nothing can start."""
     found = [plan.planner.exclusion(candidate) for candidate in (plan.planner.baseline(), *plan.planner.starts())]
     reasons = {rule: reason for rule, (_, reason) in survey.excluded.items()}
     reasons |= {item.rule: item.reason for item in found if item is not None}
-    broken = [reason for _, reason in sorted(reasons.items()) if "cannot be evaluated" in reason]
-    yield from (Problem(str(path), 0, "", reason) for reason in broken)
+    broken = [(rule, reason) for rule, reason in sorted(reasons.items()) if "cannot be evaluated" in reason]
+    yield from (_at(path, root, rule, reason) for rule, reason in broken)
     if survey.share == 0 and all(item is not None for item in found) and not broken:
         first = found[0]
         reason = first.reason if first else "every random candidate is excluded"
         yield Problem(str(path), 0, "", f"nothing in this space can start on {plan.hardware.name}: {reason}")
+
+
+def _at(path: Path, root: Located, rule: str, reason: str) -> Problem:
+    """The problem at the rule, derived value or parameter of the file that it speaks of; else of the whole file."""
+    subject = reason.partition(" cannot be evaluated")[0]
+    for section, name in (("forbid", "name"), ("derived", "target")):
+        listed = root.get(section)
+        for number, item in enumerate(listed.items if listed is not None else []):
+            if str(plain(item.get(name))) == (rule if section == "forbid" else subject):
+                return item.problem(f"{section}[{number}]", reason)
+    parameters = root.get("parameters")
+    at = parameters.get(subject) if parameters is not None else None
+    return at.problem(f"parameters.{subject}.when", reason) if at is not None else Problem(str(path), 0, "", reason)
 
 
 def _idle_starts(plan: Plan, own: Mapping[str, Located]) -> Iterator[str]:

@@ -68,8 +68,25 @@ def test_a_rule_without_a_value_is_an_error(library: Library, space_file: Make) 
     path = space_file("forbid: [{name: odd, if: 'kv_cache_dtype + 1 > 3'}]")
     report = check_space(path, hardware="h1", library=library)
     (error,) = report.errors
+    assert (error.file, error.line, error.key) == (str(path), 2, "forbid[0]")
     assert error.message.startswith("the rule odd cannot be evaluated: + needs numbers, not '")
     assert error.message.endswith("in `kv_cache_dtype + 1 > 3`")
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("derived: [{target: api-server-count, value: 'kv_cache_dtype + 1'}]", "derived[0]"),
+        (
+            "parameters: {odd: {flag: stream-interval, type: bool, when: 'kv_cache_dtype > 3'}}",
+            "parameters.odd.when",
+        ),
+    ],
+)
+def test_what_has_no_value_is_an_error_in_its_place(library: Library, space_file: Make, text: str, key: str) -> None:
+    (error,) = check_space(space_file(text), hardware="h1", library=library).errors
+    assert (error.line, error.key) == (2, key)
+    assert "cannot be evaluated: " in error.message
 
 
 def test_a_space_in_which_nothing_can_start(library: Library, space_file: Make) -> None:
@@ -157,6 +174,7 @@ _SHIPPED = Library()
 def _documents() -> list[Path]:
     return [path for path in sorted(spaces_folder().glob("*.yaml")) if path.stem in ("cpu", "h200", "b300")] + [
         spaces_folder() / "base" / "cuda.yaml",
+        spaces_folder() / "checkpoints" / "qwen3-30b-a3b.yaml",
         spaces_folder() / "workloads" / "batch-sweep.yaml",
     ]
 
