@@ -116,16 +116,19 @@ def check_space(
         flags: the flags of the vLLM that will serve; None leaves them unchecked.
     """
     library = library or Library()
+    notes: tuple[str, ...] = ()
     try:
         problems = check_document(read_yaml(path))
         if problems:
             return CheckReport(path=path, errors=tuple(problems))
         profile, layers = _profile(path, hardware, library)
+        if hardware is None and layers:
+            notes = (f"checked for {profile}, the profile of every machine; --hardware NAME checks it for yours",)
         plan = open_plan(profile, model=model, workload=workload, space_files=layers, flags=flags, library=library)
     except SpaceError as error:
-        return CheckReport(path=path, errors=tuple(error.problems))
+        return CheckReport(path=path, errors=tuple(error.problems), notes=notes)
     except InputError as error:
-        return CheckReport(path=path, errors=(Problem(str(path), 0, "", str(error)),))
+        return CheckReport(path=path, errors=(Problem(str(path), 0, "", str(error)),), notes=notes)
     survey, root = plan.planner.survey(samples), read_yaml(path)
     own = root.get("starts")
     return CheckReport(
@@ -137,7 +140,7 @@ def check_space(
         workload=plan.workload.name,
         size=size_of(plan.space),
         survey=survey,
-        notes=plan.notes,
+        notes=(*notes, *plan.notes),
     )
 
 

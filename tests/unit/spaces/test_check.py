@@ -100,6 +100,19 @@ def test_a_profile_is_checked_on_its_own_hardware(library: Library) -> None:
     assert (report.ok, report.profile) == (True, "h1")
 
 
+def test_which_profile_a_file_is_checked_for_where_none_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "my.yaml"
+    path.write_text("schema: 1\nstarts: {wide: {assign: {max_num_seqs: 100000}}}\n")
+    report = check_space(path, samples=3)
+    assert [item.key for item in report.errors] == ["starts.wide.assign.max_num_seqs"]
+    assert report.notes == ("checked for cpu, the profile of every machine; --hardware NAME checks it for yours",)
+    path.write_text("schema: 1\n")
+    report = check_space(path, samples=3)
+    assert (report.ok, report.profile) == (True, "cpu")
+    assert report.notes[0].startswith("checked for cpu")
+    assert not any(note.startswith("checked for") for note in check_space(path, hardware="cpu", samples=3).notes)
+
+
 def test_missing_files_and_names(library: Library, space_file: Make) -> None:
     assert "cannot be read" in str(check_space(Path("/none.yaml"), library=library).errors[0])
     assert "unknown hardware profile" in str(check_space(space_file(""), hardware="h9", library=library).errors[0])
