@@ -134,9 +134,6 @@ class Options:
     def _validate_accuracy(self) -> None:
         for path in self.questions:
             check_file_exists(path)
-        for objective in self.further_objectives:
-            if objective.metric.startswith("accuracy/") and not self.check_quality:
-                raise InputError("--objective accuracy: nothing reports it, as --no-accuracy switches the check off")
         for limit in self.parsed_limits:
             if limit.metric.startswith("accuracy/") and not self.check_quality:
                 raise InputError("--limit accuracy: nothing reports it, as --no-accuracy switches the check off")

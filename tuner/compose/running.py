@@ -172,6 +172,8 @@ def _runner(options: Options, prepared: Prepared, directory: Path, view: Observe
             split_command("--trial-command", options.trial_command),
             objective=objective,
             limits=limits,
+            further=options.further_objectives,
+            points=plan.workload.points,
             timeout_s=options.trial_timeout_s,
             environment=options.secret_environment,
             ledger=Ledger(ledger),

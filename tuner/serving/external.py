@@ -14,6 +14,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -21,7 +22,7 @@ from tuner.errors import InputError, StudyStopped
 from tuner.model.candidate import Candidate
 from tuner.model.outcome import Blame, Failure, Outcome, Status
 from tuner.model.secrets import mask, mask_environment
-from tuner.model.workload import Limit, Objective
+from tuner.model.workload import Limit, LoadPoint, Objective
 from tuner.ports import Progress, TrialContext
 from tuner.serving.ledger import Ledger
 from tuner.serving.processes import MARKER, Identity, Tree, become_subreaper, end_tree, identify
@@ -59,6 +60,8 @@ class ExternalRunner:
         command: argv of the program; there is no shell.
         objective: which metric of the answer is the objective.
         limits: told to the program, so that it may measure what they need.
+        further: objectives beside the first, and
+        points: load points of the workload, told for the same reason.
         timeout_s: a trial that takes longer is ended and counts as hung.
         environment: laid over this process's own for the program.
         ledger: record of started processes, so that a rerun finds what a killed tuner left.
@@ -75,6 +78,8 @@ class ExternalRunner:
         *,
         objective: Objective,
         limits: Sequence[Limit] = (),
+        further: Sequence[Objective] = (),
+        points: Sequence[LoadPoint] = (),
         timeout_s: float = 3600.0,
         environment: Mapping[str, str] | None = None,
         ledger: Ledger | None = None,
@@ -88,6 +93,8 @@ class ExternalRunner:
         self._command = tuple(command)
         self._objective = objective
         self._limits = tuple(limits)
+        self._further = tuple(further)
+        self._points = tuple(points)
         self._timeout_s = timeout_s
         self._environment = dict(environment or {})
         self._ledger = ledger
@@ -96,10 +103,13 @@ class ExternalRunner:
     def run(self, candidate: Candidate, context: TrialContext, progress: Progress) -> Outcome:
         """See :meth:`tuner.ports.TrialRunner.run`."""
         context.directory.mkdir(parents=True, exist_ok=True)
-        question = request(candidate, context, objective=self._objective, limits=self._limits)
+        ask = partial(
+            request, objective=self._objective, limits=self._limits, further=self._further, points=self._points
+        )
+        question = ask(candidate, context)
         # The program is told everything; what is kept on disk, and goes to the tracker with the trial, is masked.
         shown = replace(candidate, environment=mask_environment(candidate.environment))
-        kept = mask(request(shown, context, objective=self._objective, limits=self._limits))
+        kept = mask(ask(shown, context))
         (context.directory / "request.json").write_text(kept, encoding="utf-8")
         progress("measuring", f"trial command {Path(self._command[0]).name}")
         try:

@@ -16,7 +16,7 @@ from tuner.model.candidate import Candidate, render_flags
 from tuner.model.json import Json, canonical, finite
 from tuner.model.measurement import Estimate, Measurement, PointResult, QualityReport, ServerReport
 from tuner.model.outcome import Blame, Failure, Outcome, Status
-from tuner.model.workload import Limit, Objective
+from tuner.model.workload import Limit, LoadPoint, Objective
 from tuner.ports import TrialContext
 
 __all__ = ["PROTOCOL", "AnswerError", "estimate", "outcome_of", "read_answer", "request"]
@@ -28,6 +28,7 @@ _MOST_METRICS = 2_000
 _MOST_SAMPLES = 10_000
 _LONGEST_TEXT = 2_000
 _DEEPEST = 32
+_MOST_POINTS = 64
 
 # Two-sided 95 % quantiles of Student's t by degrees of freedom 1 to 30, then the normal's (any table of t).
 _T95 = (
@@ -47,8 +48,19 @@ class AnswerError(Exception):
     """The answer is not what the protocol asks for; the message is one sentence."""
 
 
-def request(candidate: Candidate, context: TrialContext, *, objective: Objective, limits: Sequence[Limit]) -> str:
-    """The JSON object that goes to the command's standard input: one line, keys sorted."""
+def request(
+    candidate: Candidate,
+    context: TrialContext,
+    *,
+    objective: Objective,
+    limits: Sequence[Limit],
+    further: Sequence[Objective] = (),
+    points: Sequence[LoadPoint] = (),
+) -> str:
+    """The JSON object that goes to the command's standard input: one line, keys sorted.
+
+    ``further`` objectives and load ``points`` are told as ``objectives`` (the first one with them) and ``points``.
+    """
     reference = context.reference
     value: dict[str, Json] = {
         "protocol": PROTOCOL,
@@ -63,13 +75,28 @@ def request(candidate: Candidate, context: TrialContext, *, objective: Objective
             "flags": render_flags(candidate),
             "environment": dict(candidate.environment),
         },
-        "objective": {"metric": objective.metric, "maximize": objective.maximize, "unit": objective.unit},
+        "objective": _objective(objective),
+        "objectives": [_objective(item) for item in (objective, *further)],
+        "points": [
+            {
+                "name": point.name,
+                "concurrency": point.concurrency,
+                "rate": point.rate,
+                "requests": point.requests,
+                "weight": point.weight,
+            }
+            for point in points
+        ],
         "limits": [{"metric": limit.metric, "bound": limit.bound, "at_most": limit.at_most} for limit in limits],
         "reference": None
         if reference is None
         else {"value": reference.value, "samples": [float(sample) for sample in reference.samples]},
     }
     return canonical(value) + "\n"
+
+
+def _objective(objective: Objective) -> dict[str, Json]:
+    return {"metric": objective.metric, "maximize": objective.maximize, "unit": objective.unit}
 
 
 def read_answer(text: str) -> dict[str, Any]:
@@ -156,7 +183,8 @@ def outcome_of(answer: Mapping[str, Any], candidate: Candidate, *, objective: Ob
         failure = _failure(answer, infeasible=known == "infeasible")
         broken = Status.DISTURBED if failure.blame is Blame.MACHINE else Status.BROKEN
         return Outcome(candidate=candidate, status=broken, failure=failure, server=server, seconds=seconds)
-    measurement = _measurement(answer, _figures(answer, objective), objective)
+    points = _points(answer, objective)
+    measurement = _measurement(answer, _figures(_with_means(answer, points), objective), objective, points)
     assert measurement.objective is not None  # noqa: S101 - for the type checker; _measurement raises otherwise
     complete = measurement.complete
     return Outcome(
@@ -196,7 +224,9 @@ def _figures(answer: Mapping[str, Any], objective: Objective) -> _Figures:
     return _Figures(metrics=metrics, samples=samples)
 
 
-def _measurement(answer: Mapping[str, Any], figures: _Figures, objective: Objective) -> Measurement:
+def _measurement(
+    answer: Mapping[str, Any], figures: _Figures, objective: Objective, points: tuple[PointResult, ...]
+) -> Measurement:
     estimates = {name: estimate(values) for name, values in figures.samples.items()}
     value = figures.metrics[objective.metric]
     best = estimates.get(objective.metric, estimate([value]))
@@ -211,12 +241,63 @@ def _measurement(answer: Mapping[str, Any], figures: _Figures, objective: Object
     return Measurement(
         metrics=figures.metrics,
         objective=best,
-        points=(point,),
+        points=points or (point,),
         bound=None if complete else value,
         complete=complete,
         steps=_steps(answer),
         notes=tuple(_texts(answer, "notes")),
     )
+
+
+def _points(answer: Mapping[str, Any], objective: Objective) -> tuple[PointResult, ...]:
+    """The load points, where the command measured several: each with its own metrics and samples."""
+    raw = answer.get("points") or []
+    if not isinstance(raw, list) or len(raw) > _MOST_POINTS:
+        raise AnswerError(f"points must be a list of at most {_MOST_POINTS} objects, each with name and metrics")
+    found: list[PointResult] = []
+    for item in raw:
+        name = item.get("name") if isinstance(item, dict) else None
+        if not isinstance(name, str) or not 0 < len(name) <= 80 or any(point.name == name for point in found):
+            raise AnswerError("every entry of points must be an object with a name of its own")
+        weight = item.get("weight", 1.0)
+        if not finite(weight) or weight < 0:
+            raise AnswerError(f"points.{name}.weight is {_short(weight)}, not a number from 0 on")
+        try:
+            figures = _figures({key: item.get(key) for key in ("metrics", "samples", "objective")}, objective)
+        except AnswerError as error:
+            raise AnswerError(f"points.{name}: {error}") from None
+        estimates = {metric: estimate(values) for metric, values in figures.samples.items()}
+        rounds = max((len(values) for values in figures.samples.values()), default=1)
+        found.append(
+            PointResult(name=name, metrics=figures.metrics, estimates=estimates, rounds=rounds, weight=float(weight))
+        )
+    return tuple(found)
+
+
+def _with_means(answer: Mapping[str, Any], points: Sequence[PointResult]) -> Mapping[str, Any]:
+    """The answer with weighted means over its points, where it does not give a figure for all of them itself."""
+    total = sum(point.weight for point in points)
+    if not points or total <= 0:
+        return answer
+    given = answer.get("metrics") or {}
+    taken = {*given, *(answer.get("samples") or {})} if isinstance(given, dict) else set()
+    names = [name for name in points[0].metrics if name not in taken and all(name in p.metrics for p in points)]
+    if "objective" in answer or not isinstance(given, dict):
+        return answer
+    means = {name: math.fsum(p.weight * p.metrics[name] for p in points) / total for name in names}
+    rounds: dict[str, list[float]] = {}
+    for name in names:
+        columns = [p.estimates[name].samples for p in points if name in p.estimates]
+        if len(columns) == len(points):
+            shortest = min(len(column) for column in columns)
+            rounds[name] = [
+                math.fsum(p.weight * column[k] for p, column in zip(points, columns, strict=True)) / total
+                for k in range(shortest)
+            ]
+    samples = answer.get("samples")
+    if samples is not None and not isinstance(samples, dict):
+        return {**answer, "metrics": {**means, **given}}
+    return {**answer, "metrics": {**means, **given}, "samples": {**rounds, **(samples or {})}}
 
 
 def _steps(answer: Mapping[str, Any]) -> tuple[tuple[float, float], ...]:

@@ -9,7 +9,7 @@ import pytest
 
 from tuner.model.candidate import Candidate
 from tuner.model.outcome import Blame, Status
-from tuner.model.workload import Limit, Objective
+from tuner.model.workload import Limit, LoadPoint, Objective
 from tuner.ports import Reference, TrialContext
 from tuner.serving.protocol import AnswerError, estimate, outcome_of, read_answer, request
 
@@ -147,3 +147,48 @@ def test_wrong_answers_name_the_key(answer: dict[str, Any], part: str) -> None:
 def test_estimate_of_one_value_knows_no_spread() -> None:
     assert estimate([4.0]).low == -math.inf
     assert estimate([4.0, 4.0]).low == 4.0
+
+
+def test_objectives_and_load_points_are_told(tmp_path: Path) -> None:
+    text = request(
+        CANDIDATE,
+        TrialContext(number=3, directory=tmp_path, seed=5),
+        objective=OBJECTIVE,
+        limits=(),
+        further=[Objective(metric="latency/ttft_p99", maximize=False, unit="ms")],
+        points=[LoadPoint(concurrency=8, requests=40, weight=2.0)],
+    )
+    told = json.loads(text)
+    assert told["objective"] == told["objectives"][0]
+    assert told["objectives"][1] == {"metric": "latency/ttft_p99", "maximize": False, "unit": "ms"}
+    assert told["points"] == [{"name": "c8", "concurrency": 8, "rate": None, "requests": 40, "weight": 2.0}]
+
+
+def test_load_points_give_the_whole_trial_its_means() -> None:
+    c1 = {"name": "c1", "samples": {"throughput/output": [50.0, 52.0]}, "metrics": {"latency/ttft_p99": 10.0}}
+    c8 = {"name": "c8", "samples": {"throughput/output": [200.0, 204.0, 208.0]}, "weight": 3}
+    got = outcome({"status": "ok", "points": [c1, c8], "metrics": {"gpu/power_w": 300.0}})
+    assert [(point.name, point.weight, point.rounds) for point in got.measurement.points] == [
+        ("c1", 1, 2),
+        ("c8", 3, 3),
+    ]
+    assert got.measurement.points[0].metrics == {"latency/ttft_p99": 10.0, "throughput/output": 51.0}
+    # Of the whole: the mean by weight where all points have the metric; per round as far as all have rounds.
+    assert got.measurement.metrics == {"throughput/output": (51 + 3 * 204) / 4, "gpu/power_w": 300.0}
+    assert got.measurement.objective.samples == ((50 + 600) / 4, (52 + 612) / 4)
+
+
+@pytest.mark.parametrize(
+    ("points", "part"),
+    [
+        ({"c1": {}}, "points must be a list"),
+        ([{"metrics": {"throughput/output": 1}}], "name of its own"),
+        ([{"name": "a", "objective": 1}, {"name": "a", "objective": 1}], "name of its own"),
+        ([{"name": "a", "metrics": {"x": 1}}], "points.a: metrics lack the study's objective"),
+        ([{"name": "a", "objective": 1, "weight": -1}], "points.a.weight"),
+        ([{"name": str(index), "objective": 1} for index in range(65)], "at most 64"),
+    ],
+)
+def test_load_points_that_cannot_be_used_are_named(points: Any, part: str) -> None:
+    with pytest.raises(AnswerError, match=part):
+        outcome({"status": "ok", "objective": 1, "points": points})
