@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tuner.errors import InputError
 from tuner.measuring import bench
 from tuner.measuring.api import Api
 from tuner.measuring.bench import failed
+from tuner.measuring.graphs import GraphLog
 from tuner.measuring.prometheus import Snapshot
 from tuner.measuring.refusals import MOE, SPECULATION, refusal
 from tuner.measuring.rounds import RoundRunner
@@ -98,13 +100,15 @@ class BenchLoadGenerator:
         directory.mkdir(parents=True, exist_ok=True)
         with Api(server) as api:
             runner = self._runner(server, api, seed, directory.resolve())
-            return Session(
+            graphs = GraphLog(server.report.log_path)
+            found = Session(
                 settings=self._settings,
                 runner=runner,
                 seed=seed,
                 progress=progress,
                 reference=reference if self._early_stop else None,
             ).measure()
+        return replace(found, metrics={**found.metrics, **graphs.shares()})
 
     def _runner(self, server: Server, api: Api, seed: int, directory: Path) -> RoundRunner:
         drafting = (api.metrics() or Snapshot()).total("vllm:spec_decode_num_drafts") is not None

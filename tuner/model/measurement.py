@@ -47,8 +47,8 @@ class Measurement:
             Groups: ``throughput/{output,total,requests,goodput}``,
             ``latency/{ttft,tpot,itl,e2e}_{mean,p50,p90,p99}``,
             ``engine/{preemptions,kv_usage_max,running_mean,running_max,waiting_max,prefix_hit_rate,
-            acceptance_rate,acceptance_length,step_ms}``, ``gpu/{power_w,memory_gib,sm_clock_mhz}``,
-            ``cost/{joules_per_mtok,price_per_mtok}``.
+            acceptance_rate,acceptance_length,step_ms,steps_full,steps_piecewise,steps_none}``,
+            ``gpu/{power_w,memory_gib,sm_clock_mhz}``, ``cost/{joules_per_mtok,price_per_mtok}``.
         objective: the objective's estimate, None if nothing valid was measured.
         bound: early stop: the objective is no better than this (None when the run was complete).
         complete: every point was measured to the end.
