@@ -12,7 +12,6 @@ from tuner.compose.options import Places
 from tuner.errors import InputError, RunError
 from tuner.model.history import Contender, History, Judgement, Trial
 from tuner.model.json import Json
-from tuner.model.judge import limits_of
 from tuner.model.outcome import Status
 from tuner.model.targets import counted
 from tuner.model.workload import Objective
@@ -121,7 +120,7 @@ def report_study(
         return
     winner = study.history.winner()
     judgement = study.history.judge(winner, compare) if winner else None
-    answers = report.Answers.of(study.history, limits_of(study.about), compare)
+    answers = report.Answers.of(study.history, study.about, compare)
     if as_json:
         document = {**report.study_document(study.history, judgement, study.about), **answers.document()}
         sys.stdout.write(json.dumps(document, indent=1) + "\n")

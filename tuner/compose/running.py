@@ -309,7 +309,7 @@ def _conclude(
     from tuner.measuring.statistics import compare  # noqa: PLC0415
     from tuner.report import Answers, print_conclusion  # noqa: PLC0415
 
-    answers = Answers.of(result.history, options.parsed_limits, compare)
+    answers = Answers.of(result.history, about, compare)
     print_conclusion(console, result.history, result.judgement, reason=result.reason, about=about, answers=answers)
     where = "" if options.directory == Path("tune-studies") else f" --directory {options.directory}"
     console.print()

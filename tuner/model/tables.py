@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tuner.model.json import canonical, finite
+from tuner.model.choices import differing, shown
+from tuner.model.json import finite
 from tuner.model.targets import figure, short_name
 
 __all__ = ["TextTable", "choices", "front_lines", "front_table", "loads_lines", "loads_table", "markdown"]
@@ -28,45 +29,48 @@ class TextTable:
 
 
 def loads_table(loads: Sequence[Entry], unit: str) -> TextTable:
-    """One row per load point: the defaults, the best found there with its gain, and the single best there."""
+    """One row per load point: the defaults, the best found there with its gain, and the gain of the single best."""
     single = next((entry["single"]["trial"] for entry in loads if entry["single"]), None)
-    last = "single best there" if single is None else f"single best (trial {single}) there"
     rows = []
     for entry in loads:
-        best, alone = entry["best"], entry["single"]
-        gain = _gain(entry["single_judgement"])
+        best, gain = entry["best"], entry["judgement"]
         rows.append(
             (
                 str(entry["load"]),
                 _value(entry["baseline"]) or "misses a limit",
                 _value(best) or "nothing better",
-                "" if best is None else f"trial {best['trial']}",
-                _gain(entry["judgement"], interval=True),
-                _verdict(entry),
-                ("" if single is None else "misses a limit")
-                if alone is None
-                else f"{_value(alone)}{gain and f' ({gain})'}",
+                "" if best is None else f"#{best['trial']}",
+                _gain(gain),
+                _ends(gain),
+                "" if gain is None else _verdict(gain),
+                *(() if single is None else (_gain(entry["single_judgement"]) or "misses a limit",)),
             )
         )
-    columns = (
-        "load",
-        f"vLLM's defaults ({unit})",
-        f"best ({unit})",
-        "found by",
-        "gain (99 % interval)",
-        "verdict",
-        last,
-    )
-    return TextTable(title="Best at each load", columns=columns, rows=tuple(rows), right=frozenset({1, 2, 6}))
+    columns = ["load", f"defaults ({unit})", f"best ({unit})", "trial", "gain", "99 % interval", "verdict"]
+    columns += [] if single is None else [f"#{single} there"]
+    right = frozenset({1, 2, 3, 4, 7})
+    return TextTable(title="Best at each load", columns=tuple(columns), rows=tuple(rows), right=right)
 
 
-def loads_lines(loads: Sequence[Entry]) -> list[str]:
-    """What each load point's best asks for, one line each."""
-    return [
-        f"{entry['load']}: trial {entry['best']['trial']}: {choices(entry['best']['assignment'])}"
-        for entry in loads
-        if entry["best"] is not None
-    ]
+def loads_lines(loads: Sequence[Entry], defaults: Mapping[str, Any] | None = None) -> list[str]:
+    """The single best one, then each configuration that is best somewhere: where, how sure, and what it asks for."""
+    single = next((entry["single"]["trial"] for entry in loads if entry["single"]), None)
+    lines = [] if single is None else [f"Best single one over all loads (by the study's objective): trial {single}."]
+    groups: dict[int, list[Entry]] = {}
+    for entry in loads:
+        if entry["best"] is not None:
+            groups.setdefault(entry["best"]["trial"], []).append(entry)
+    for trial, entries in groups.items():
+        doubts = []
+        if any(entry["judgement"] is None or entry["judgement"]["basis"] != "starts" for entry in entries):
+            most = max(entry["picked_of"] for entry in entries)
+            doubts.append(f"the best looking of {most}, not confirmed" if most > 1 else "not confirmed")
+        if any(entry["accuracy_unchecked"] for entry in entries):
+            doubts.append("accuracy not checked")
+        where = ", ".join(str(entry["load"]) for entry in entries)
+        note = f" ({'; '.join(doubts)})" if doubts else ""
+        lines.append(f"{where}: trial {trial}{note}: {choices(entries[0]['best']['assignment'], defaults)}")
+    return lines
 
 
 def front_table(front: Entry) -> TextTable:
@@ -75,47 +79,51 @@ def front_table(front: Entry) -> TextTable:
     units = [objective["unit"] for objective in front["objectives"]]
     columns = ["trial"]
     for name, unit in zip(names, units, strict=True):
-        columns += [f"{name} ({unit})" if unit else name, "against defaults"]
+        columns += [f"{name} ({unit})" if unit else name, "gain"]
     rows = []
     for point in front["points"]:
-        cells = [str(point["trial"])]
+        cells = [f"#{point['trial']}"]
         judgements = point["judgements"] or [None] * len(names)
         for value, judgement in zip(point["values"], judgements, strict=True):
-            shown = "" if point["baseline"] else _gain(judgement)
-            note = (
-                "" if judgement is None or judgement["verdict"] != "no significant difference" else " (not significant)"
-            )
-            cells += [_value(value), f"{shown}{note}" if shown else ""]
+            sure = judgement is None or judgement["verdict"] != "no significant difference"
+            cells += [_value(value), _gain(judgement) if sure else f"({_gain(judgement)})"]
         roles = ["vLLM's defaults"] if point["baseline"] else []
         roles += [
             role if role == "knee" else f"best {short_name(role.removeprefix('best '))}" for role in point["roles"]
         ]
         if not point["baseline"] and not point["confirmed"]:
             roles.append("not confirmed")
-        rows.append((*cells, ", ".join(roles), choices(point["assignment"])))
+        rows.append((*cells, ", ".join(roles)))
     right = frozenset(range(1, 1 + 2 * len(names)))
     return TextTable(
         title=f"Pareto front of {', '.join(names)}",
-        columns=(*columns, "which is", "asks for"),
+        columns=(*columns, "which is"),
         rows=tuple(rows),
         right=right,
     )
 
 
-def front_lines(front: Entry) -> list[str]:
-    """Where vLLM's defaults stand against the front, in one sentence."""
-    baseline = front["baseline"]
+def front_lines(front: Entry, defaults: Mapping[str, Any] | None = None) -> list[str]:
+    """Where vLLM's defaults stand against the front, and what its configurations ask for."""
+    lines = [_place(front["baseline"])]
+    if any(j and j["verdict"] == "no significant difference" for p in front["points"] for j in p["judgements"]):
+        lines.append("Gains are against vLLM's defaults; in brackets: no significant difference.")
+    shown = [point for point in front["points"] if not point["baseline"]]
+    return lines + [f"trial {point['trial']}: {choices(point['assignment'], defaults)}" for point in shown]
+
+
+def _place(baseline: Entry | None) -> str:
     if baseline is None:
-        return ["vLLM's defaults have no place: they were not measured to the end, or miss a limit."]
+        return "vLLM's defaults have no place: they were not measured to the end, or miss a limit."
     if baseline["on_front"]:
-        return ["vLLM's defaults are on the front: nothing measured better in one objective costs nothing in another."]
+        return (
+            "vLLM's defaults are on the front: nothing measured is better in one objective and no worse in the others."
+        )
     beaten = baseline["beaten_by"]
     if not beaten:
-        return [
-            "vLLM's defaults are not on the front: something is better in one objective and no worse in the others."
-        ]
+        return "vLLM's defaults are not on the front: something is better in one objective and no worse in the others."
     trials = f"trial{'s' * (len(beaten) > 1)} {', '.join(str(number) for number in beaten)}"
-    return [f"vLLM's defaults are behind the front: better in every objective measured {trials}."]
+    return f"vLLM's defaults are behind the front: better in every objective measured {trials}."
 
 
 def markdown(table: TextTable) -> str:
@@ -126,10 +134,10 @@ def markdown(table: TextTable) -> str:
     return f"### {table.title}\n\n{body}"
 
 
-def choices(assignment: Mapping[str, Any]) -> str:
-    """What the sampler chose, on one line."""
-    parts = [f"{name}={value if isinstance(value, str) else canonical(value)}" for name, value in assignment.items()]
-    return " ".join(parts) or "vLLM's defaults"
+def choices(assignment: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> str:
+    """What the sampler chose beside the ``defaults`` that are known, on one line."""
+    chosen = differing(assignment, defaults or {})
+    return " ".join(f"{name}={shown(value)}" for name, value in chosen.items()) or "vLLM's defaults"
 
 
 def _cell(text: str) -> str:
@@ -145,23 +153,16 @@ def _value(measured: Entry | None) -> str:
     return f"{figure(value)}{spread}"
 
 
-def _gain(judgement: Entry | None, *, interval: bool = False) -> str:
-    if judgement is None or judgement["gain"] is None:
+def _gain(judgement: Entry | None) -> str:
+    return "" if judgement is None or judgement["gain"] is None else f"{judgement['gain']:+.1%}"
+
+
+def _ends(judgement: Entry | None) -> str:
+    if judgement is None or not finite(judgement["low"]) or not finite(judgement["high"]):
         return ""
-    low, high = judgement["low"], judgement["high"]
-    ends = f" ({low:+.1%} to {high:+.1%})" if interval and finite(low) and finite(high) else ""
-    return f"{judgement['gain']:+.1%}{ends}"
+    return f"{judgement['low']:+.1%} to {judgement['high']:+.1%}"
 
 
-def _verdict(entry: Entry) -> str:
-    judgement = entry["judgement"]
-    if entry["best"] is None:
-        return "vLLM's defaults" if entry["baseline"] else ""
-    words = ["not compared" if judgement is None else judgement["verdict"]]
-    if judgement is not None and judgement["basis"] != "starts":
-        words.append(
-            f"best looking of {entry['picked_of']}, not confirmed" if entry["picked_of"] > 1 else "not confirmed"
-        )
-    if entry["accuracy_unchecked"]:
-        words.append("accuracy not checked")
-    return "; ".join(words)
+def _verdict(judgement: Entry) -> str:
+    verdict = str(judgement["verdict"])
+    return "not significant" if verdict == "no significant difference" else verdict

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Console
@@ -11,10 +11,11 @@ from rich.text import Text
 
 from tuner.model.front import pareto_front
 from tuner.model.history import Comparison, History
+from tuner.model.json import Json
+from tuner.model.judge import limits_of
 from tuner.model.loads import load_answers
 from tuner.model.summary import front_summary, loads_summary
 from tuner.model.tables import TextTable, front_lines, front_table, loads_lines, loads_table, markdown
-from tuner.model.workload import Limit
 from tuner.report.text import new_table, say
 
 __all__ = ["Answers"]
@@ -28,20 +29,24 @@ class Answers:
         loads: one entry per load point; empty for a study of one point.
         front: the Pareto front, None for a study with one objective.
         unit: of the first objective.
+        defaults: what vLLM takes by itself, as far as the space knows: choices are shown where they differ.
     """
 
     loads: Sequence[Any] = ()
     front: dict[str, Any] | None = None
     unit: str = ""
+    defaults: Mapping[str, Json] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, history: History, limits: Sequence[Limit], compare: Callable[..., Comparison]) -> Answers:
-        """What the history answers beside its winner."""
+    def of(cls, history: History, about: Mapping[str, Json], compare: Callable[..., Comparison]) -> Answers:
+        """What the history answers beside its winner. ``about`` is the study's description (limits, defaults)."""
+        defaults = about.get("defaults")
         front = pareto_front(history, compare)
         return cls(
-            loads=loads_summary(load_answers(history, limits, compare)),
+            loads=loads_summary(load_answers(history, limits_of(about), compare)),
             front=None if front is None else front_summary(front),
             unit=history.objective.unit,
+            defaults=defaults if isinstance(defaults, Mapping) else {},
         )
 
     def document(self) -> dict[str, Any]:
@@ -69,10 +74,10 @@ class Answers:
         parts = []
         if self.loads:
             hint = f"The best at one load: tune export --load {self.loads[0]['load']}"
-            parts.append((loads_table(self.loads, self.unit), loads_lines(self.loads), hint))
+            parts.append((loads_table(self.loads, self.unit), loads_lines(self.loads, self.defaults), hint))
         if self.front is not None:
             hint = "One of the front: tune export --trial N"
-            parts.append((front_table(self.front), front_lines(self.front), hint))
+            parts.append((front_table(self.front), front_lines(self.front, self.defaults), hint))
         return parts
 
 

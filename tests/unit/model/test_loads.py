@@ -144,7 +144,9 @@ def test_what_was_stopped_early_still_answers_for_its_load_but_its_accuracy_is_o
     assert alone.best is not None
     assert alone.best.number == 3
     assert alone.accuracy_unchecked
-    assert "accuracy not checked" in loads_table(loads_summary([alone]), "tok/s").rows[0][5]
+    assert "c1: trial 3 (the best looking of 3, not confirmed; accuracy not checked): x=3" in loads_lines(
+        loads_summary([alone])
+    )
     assert [c.number for c in load_favourites(sweep.history, ())] == [3, 2]
 
 
@@ -172,9 +174,14 @@ def test_the_summary_is_json_and_the_table_reads_as_markdown(sweep: Sweep) -> No
     assert json.loads(json.dumps(summary, allow_nan=False))["loads"][0]["best"]["assignment"] == {"x": 1}
     assert "loads" not in summarise(sweep.history, None)
     text = markdown(loads_table(loads_summary(answers), "tok/s"))
-    assert "| c1 | 50 ±1.2% | 90 ±1.2% | trial 1 | +80.0% (" in text
-    assert "single best (trial 2) there" in text
-    assert loads_lines(loads_summary(answers)) == ["c1: trial 1: x=1", "c8: trial 2: x=2"]
+    assert "| c1 | 50 ±1.2% | 90 ±1.2% | #1 | +80.0% | +74.0% to +86.0% | better | +4.0% |" in text
+    assert "| verdict | #2 there |" in text
+    assert loads_lines(loads_summary(answers)) == [
+        "Best single one over all loads (by the study's objective): trial 2.",
+        "c1: trial 1 (the best looking of 2, not confirmed): x=1",
+        "c8: trial 2 (the best looking of 2, not confirmed): x=2",
+    ]
+    assert loads_lines(loads_summary(answers), {"x": 1})[1].endswith("vLLM's defaults")
 
 
 def test_a_metric_over_points_is_their_weighted_mean_with_the_rounds_spread(sweep: Sweep) -> None:
