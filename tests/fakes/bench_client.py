@@ -30,13 +30,13 @@ def flag(argv: Sequence[str], name: str, default: str = "") -> str:
     return argv[argv.index(name) + 1] if name in argv else default
 
 
-async def _request(client: httpx.AsyncClient, body: dict[str, Any]) -> dict[str, Any]:
+async def _request(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> dict[str, Any]:
     """One streamed completion, timed as vLLM's client does."""
     start = time.perf_counter()
     out: dict[str, Any] = {"start": start, "ttft": 0.0, "itl": [], "text": "", "tokens": 0, "input": 0, "error": ""}
     last = start
     try:
-        async with client.stream("POST", "/v1/completions", json=body) as response:
+        async with client.stream("POST", path, json=body) as response:
             if response.status_code != 200:
                 await response.aread()
                 return {**out, "error": response.reason_phrase}
@@ -51,7 +51,8 @@ async def _request(client: httpx.AsyncClient, body: dict[str, Any]) -> dict[str,
                     else:
                         out["ttft"] = now - start
                     last = now
-                    out["text"] += data["choices"][0]["text"]
+                    choice = data["choices"][0]
+                    out["text"] += choice["delta"].get("content", "") if "delta" in choice else choice["text"]
                 elif data.get("usage"):
                     out["tokens"] = data["usage"]["completion_tokens"]
                     out["input"] = data["usage"]["prompt_tokens"]
@@ -91,14 +92,18 @@ async def _bench(argv: Sequence[str], stop: threading.Event) -> dict[str, Any]:
             async with seats:
                 body = {
                     "model": flag(argv, "--model"),
-                    "prompt": row["prompt"],
-                    "max_tokens": row["output_tokens"],
                     "stream": True,
                     "stream_options": {"include_usage": True},
                     "ignore_eos": "--ignore-eos" in argv,
                     **extra,
                 }
-                return await _request(client, body)
+                content = [{"type": "text", "text": row["prompt"]}]
+                if flag(argv, "--backend") == "openai-chat":
+                    body |= {"messages": [{"role": "user", "content": content}]}
+                    body |= {"max_completion_tokens": row["output_tokens"]}
+                else:
+                    body |= {"prompt": row["prompt"], "max_tokens": row["output_tokens"]}
+                return await _request(client, flag(argv, "--endpoint"), body)
 
         begin = time.perf_counter()
         work = asyncio.gather(*(one(row) for row in rows))

@@ -20,6 +20,7 @@ __all__ = ["FakeServer"]
 
 _REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 500: "Internal Server Error",
             503: "Service Unavailable"}  # fmt: skip
+_TEMPLATE = "You are a fake and answer what you are asked. User: "
 _DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 
 
@@ -121,7 +122,9 @@ class FakeServer:
         except ValueError:
             return await self._send(writer, 400, _error("invalid JSON", 400))
         if path == "/tokenize":
-            tokens = self.engine.tokenizer.encode(str(request.get("prompt", "")))
+            if "messages" in request and self.script.get("no_template"):
+                return await self._send(writer, 400, _error("no chat template is defined", 400))
+            tokens, _ = self._prompts(request, chat="messages" in request)[0]
             return await self._send(
                 writer,
                 200,
@@ -256,7 +259,8 @@ class FakeServer:
     def _prompts(self, body: dict[str, Any], *, chat: bool) -> list[tuple[list[int], str]]:
         encode, decode = self.engine.tokenizer.encode, self.engine.tokenizer.decode
         if chat:
-            text = "\n".join(str(message.get("content")) for message in body.get("messages", ()))
+            said = "\n".join(_content(message.get("content")) for message in body.get("messages", ()))
+            text = f"{_TEMPLATE}{said}"
             return [(encode(text), text)]
         prompt = body.get("prompt", "")
         if isinstance(prompt, str):
@@ -354,6 +358,12 @@ def _usage(requests: list[Request], produced: int | None = None) -> dict[str, in
     prompt = sum(len(request.prompt) for request in requests)
     output = sum(len(request.output) for request in requests) if produced is None else produced
     return {"prompt_tokens": prompt, "total_tokens": prompt + output, "completion_tokens": output}
+
+
+def _content(content: object) -> str:
+    """The text of a message, given as text or as a list of parts."""
+    parts = content if isinstance(content, list) else [{"text": content}]
+    return "".join(str(part.get("text")) for part in parts)
 
 
 def _error(message: str, code: int) -> dict[str, object]:

@@ -136,6 +136,20 @@ def test_a_reader_that_goes_is_no_error(tmp_path: Path) -> None:
         assert process.wait(timeout=120) == -signal.SIGPIPE
 
 
+def test_a_chat_workload_needs_a_chat_template(tmp_path: Path) -> None:
+    model = tmp_path / "base-model"
+    model.mkdir()
+    shape = {"architectures": ["LlamaForCausalLM"], "hidden_size": 576, "num_hidden_layers": 30, "vocab_size": 49152}
+    shape |= {"num_attention_heads": 9, "num_key_value_heads": 3, "intermediate_size": 1536, "torch_dtype": "bfloat16"}
+    (model / "config.json").write_text(json.dumps({**shape, "max_position_embeddings": 8192, "model_type": "llama"}))
+    (model / "tokenizer_config.json").write_text("{}")
+    arguments = ("--hardware", "h200", "--dry-run", "--model", str(model), "--workload", "chat")
+    done = _tune(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "has no chat template; give --arg chat-template=FILE" in done.stderr
+    assert _tune(*arguments, "--arg", "chat-template=mine.jinja", cwd=tmp_path).returncode == 0
+
+
 def test_a_dry_run_says_back_what_is_asked(tmp_path: Path) -> None:
     arguments = ("--hardware", "h200", "--dry-run", "--limit", "ttft_p99=0.5s", "--limit", "accuracy=50%")
     document = json.loads(_tune(*arguments, "--json", cwd=tmp_path).stdout)
@@ -145,7 +159,7 @@ def test_a_dry_run_says_back_what_is_asked(tmp_path: Path) -> None:
     text = _tune(*arguments, cwd=tmp_path).stdout
     assert "objective: throughput/output (tok/s), more is better\n" in text
     assert "limits: ttft_p99 at most 500 ms, accuracy at least 0.5\n" in text
-    assert "traffic: text, " in text
+    assert "traffic: text to the completions endpoint, " in text
 
 
 def test_no_arguments_show_help_and_fail(tmp_path: Path) -> None:

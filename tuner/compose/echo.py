@@ -3,32 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tuner.compose.options import Options
-from tuner.model.hardware import Hardware
+from tuner.errors import InputError
 from tuner.model.json import Json
 from tuner.model.targets import counted, figure, metric_unit, short_name
 from tuner.model.workload import Limit, LoadPoint, Objective, Workload
 
+if TYPE_CHECKING:
+    from tuner.spaces import Plan
+
 __all__ = ["about_lines", "about_values", "check_inputs"]
 
 
-def check_inputs(options: Options, hardware: Hardware) -> None:
+def check_inputs(options: Options, plan: Plan) -> None:
     """Look at every file and task that was named, before anything is written and not after hours.
 
     Raises:
-        InputError: a question file, an lm-eval task or the replayed table is not there or not what it should be.
+        InputError: a question file, an lm-eval task or the replayed table is not there or not what it should be, or
+            the workload wants a chat template that the model does not have.
     """
     if options.replay is not None:
         from tuner.serving.replay import ReplayRunner  # noqa: PLC0415
 
-        ReplayRunner(options.replay, objective=options.parsed_objective, hardware=hardware)
-    if not options.check_quality or options.trial_command is not None or options.replay is not None:
+        ReplayRunner(options.replay, objective=options.parsed_objective, hardware=plan.hardware)
+    if options.trial_command is not None or options.replay is not None:
+        return
+    _check_template(plan)
+    if not options.check_quality:
         return
     from tuner.quality import QualitySuite  # noqa: PLC0415
 
     QualitySuite(allowed_drop=options.max_drop, tasks=options.lm_eval, question_files=options.questions)
+
+
+def _check_template(plan: Plan) -> None:
+    """A chat workload needs a chat template; what can be told from the model's files is told here."""
+    if plan.workload.endpoint != "chat":
+        return
+    from tuner.measuring.template import has_chat_template  # noqa: PLC0415
+
+    given = {"chat-template", "tokenizer-mode"} & plan.planner.baseline().arguments.keys()
+    if not given and has_chat_template(plan.model.name) is False:
+        raise InputError(
+            f"workload {plan.workload.name}: sends chat requests, and {plan.model.name} has no chat template; "
+            "give --arg chat-template=FILE, or a workload with endpoint: completions"
+        )
 
 
 def about_values(options: Options, workload: Workload) -> dict[str, Any]:
@@ -40,6 +61,7 @@ def about_values(options: Options, workload: Workload) -> dict[str, Any]:
         "limits": [{"metric": x.metric, "bound": x.bound, "at_most": x.at_most} for x in options.parsed_limits],
         "traffic": {
             "source": workload.source,
+            "endpoint": workload.endpoint,
             "path": workload.path,
             "input_tokens": workload.input_tokens,
             "output_tokens": workload.output_tokens,
@@ -66,7 +88,7 @@ def about_lines(options: Options, workload: Workload) -> list[str]:
     return [
         f"objective{'s' * (len(objectives) > 1)}: {'; '.join(_objective(objective) for objective in objectives)}",
         f"limits: {_limits(options.parsed_limits)}",
-        f"traffic: {workload.source}{origin}, {sizes}; {loads}",
+        f"traffic: {workload.source}{origin} to the {workload.endpoint} endpoint, {sizes}; {loads}",
         f"accuracy: {_accuracy(options)}",
     ]
 

@@ -137,7 +137,7 @@ def command_of(candidate: Candidate, model: str) -> str:
 def dry_run(options: Options) -> None:
     """Print the baseline and the first candidates as complete commands, and why others were excluded."""
     plan = make_plan(options, need_machine=False).plan
-    check_inputs(options, plan.hardware)
+    check_inputs(options, plan)
     planner = plan.planner
     baseline = planner.baseline()
     blocked = planner.exclusion(baseline)

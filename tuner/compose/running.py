@@ -50,7 +50,7 @@ def run_study(options: Options) -> None:
     blocked = plan.planner.exclusion(plan.planner.baseline())
     if blocked is not None:
         raise InputError(f"{plan.model.name} on {plan.hardware.name} cannot start: {blocked.reason}")
-    check_inputs(options, plan.hardware)
+    check_inputs(options, plan)
     places = options.places
     name = options.study_name(plan.model.name, plan.workload.name)
     directory = places.study(name)

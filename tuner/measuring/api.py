@@ -15,11 +15,29 @@ from tuner.measuring import prometheus
 from tuner.model.outcome import Blame, Failure
 from tuner.ports import MeasurementFailed, Server
 
-__all__ = ["Api"]
+__all__ = ["Api", "chat_messages"]
 
 MAX_BODY = 32 << 20
 _TOKENIZERS = 8
 """Requests to ``/tokenize`` in flight: enough to hide their latency, few enough not to queue."""
+
+
+def chat_messages(text: str) -> list[dict[str, Any]]:
+    """One user message, written as vLLM's benchmark client writes it."""
+    return [{"role": "user", "content": [{"type": "text", "text": text}]}]
+
+
+def _no_template(body: bytes) -> MeasurementFailed:
+    """A chat request that the server cannot even turn into tokens: mostly a model without a chat template."""
+    told = " ".join(body.decode("utf-8", errors="replace").split())[:300]
+    failure = Failure(
+        kind="no-chat-template",
+        cause=f"the server cannot put a chat message into tokens: {told}",
+        blame=Blame.USER,
+        phase="measure",
+        advice="give --arg chat-template=FILE, or a workload with endpoint: completions",
+    )
+    return MeasurementFailed(failure)
 
 
 class Api:
@@ -70,7 +88,17 @@ class Api:
             MeasurementFailed: ``/tokenize`` does not answer as it should.
         """
         with ThreadPoolExecutor(max_workers=_TOKENIZERS) as pool:
-            return list(pool.map(self._count, texts))
+            return list(pool.map(lambda text: self._count({"prompt": text}), texts))
+
+    def count_chat_tokens(self, texts: Sequence[str]) -> list[int]:
+        """Length of each text as one user message, the chat template and the opening of the answer included.
+
+        Raises:
+            MeasurementFailed: the model has no chat template that takes it, or ``/tokenize`` does not answer.
+        """
+        asked = [{"messages": chat_messages(text), "add_generation_prompt": True} for text in texts]
+        with ThreadPoolExecutor(max_workers=_TOKENIZERS) as pool:
+            return list(pool.map(self._count, asked))
 
     def reset_prefix_cache(self) -> bool:
         """Empty the prefix cache; False where the server does not offer it (no development mode)."""
@@ -80,8 +108,8 @@ class Api:
             return False
         return status == httpx.codes.OK
 
-    def _count(self, text: str) -> int:
-        answer = self._json("POST", "/tokenize", {"model": self._server.model_name, "prompt": text})
+    def _count(self, asked: dict[str, Any]) -> int:
+        answer = self._json("POST", "/tokenize", {"model": self._server.model_name, **asked})
         count = answer.get("count") if isinstance(answer, dict) else None
         if not isinstance(count, int) or isinstance(count, bool) or count < 0:
             raise self._failed("POST /tokenize gives no count")
@@ -92,6 +120,8 @@ class Api:
             status, body = self._request(method, path, payload)
         except httpx.HTTPError as error:
             raise self._failed(f"{method} {path}: {type(error).__name__}") from error
+        if status == httpx.codes.BAD_REQUEST and payload is not None and "messages" in payload:
+            raise _no_template(body)
         if status != httpx.codes.OK:
             raise self._failed(f"{method} {path} answers {status}")
         try:

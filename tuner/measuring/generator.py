@@ -120,7 +120,7 @@ class BenchLoadGenerator:
             self._settings.workload,
             self._traffic,
             seed=seed,
-            count_tokens=api.count_tokens,
+            count_tokens=api.count_chat_tokens if self._settings.workload.endpoint == "chat" else api.count_tokens,
             max_model_len=longest if isinstance(longest, int) else None,
         )
         return RoundRunner(

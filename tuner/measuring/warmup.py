@@ -12,10 +12,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 
-from tuner.measuring.api import Api
+from tuner.measuring.api import Api, chat_messages
 from tuner.measuring.bench import failed
 from tuner.measuring.sampler import look
 from tuner.measuring.workloads import Prompt, PromptSupply
@@ -170,15 +171,20 @@ async def _wave(server: Server, api: Api, prompts: Sequence[Prompt], workload: W
 
 async def _send(client: httpx.AsyncClient, server: Server, prompt: Prompt, workload: Workload) -> tuple[int, str]:
     """Output tokens of one request, and what went wrong (empty: nothing)."""
-    body = {
+    length = warm_length(prompt.output_tokens)
+    body: dict[str, Any] = {
         "model": server.model_name,
-        "prompt": prompt.text,
-        "max_tokens": warm_length(prompt.output_tokens),
         "temperature": workload.temperature,
         "ignore_eos": workload.ignore_eos,
     }
+    if workload.endpoint == "chat":
+        path = "/v1/chat/completions"
+        body |= {"messages": chat_messages(prompt.text), "max_completion_tokens": length}
+    else:
+        path = "/v1/completions"
+        body |= {"prompt": prompt.text, "max_tokens": length}
     try:
-        response = await client.post("/v1/completions", json=body)
+        response = await client.post(path, json=body)
         if response.status_code != httpx.codes.OK:
             return 0, f"HTTP {response.status_code}: {response.text[:200]}"
         tokens = response.json()["usage"]["completion_tokens"]

@@ -28,6 +28,8 @@ CountTokens = Callable[[Sequence[str]], list[int]]
 _CLOSING_FROM = 48
 """Prompts of at least so many tokens end with an instruction; shorter ones have no room for it."""
 _FIT_PASSES = 5
+_LEAST_TEXT = 8
+"""Tokens of text that a chat request holds at least beside its template."""
 _CHUNKS = (16, 32, 64, 128, 256, 512, 1024)
 """Tokens per hash id that published traces use (Qwen 16, Mooncake 512) and what lies between."""
 
@@ -85,6 +87,11 @@ def read_traffic(workload: Workload) -> Traffic:
     """
     if workload.source in ("jsonl", "sharegpt", "trace") and not workload.path:
         raise InputError(f"workload {workload.name}: source {workload.source} needs a path")
+    if workload.endpoint == "chat" and workload.source in ("random", "trace"):
+        raise InputError(
+            f"workload {workload.name}: endpoint: chat needs text, a source of {workload.source} has none; "
+            "set source: text (or your own file)"
+        )
     if workload.source == "prefix" and (workload.prefix_tokens < 1 or workload.prefix_groups < 1):
         raise InputError(f"workload {workload.name}: source prefix needs prefix_tokens and prefix_groups of at least 1")
     if not workload.points:
@@ -124,6 +131,23 @@ class PromptSupply:
         self._queue: Iterator[Record] = self._shuffled()
         if workload.source in ("random", "text", "prefix") and workload.tokens_needed > self._longest:
             raise _too_long(workload.tokens_needed, self._longest)
+        self._template = self._template_tokens() if workload.endpoint == "chat" else 0
+
+    def _template_tokens(self) -> int:
+        """Tokens that the chat template adds to every request; they are part of its length.
+
+        Raises:
+            MeasurementFailed: the template leaves the shortest request no room for text.
+        """
+        (template,) = self._count([""])
+        shortest, _ = _spread(self.workload.input_tokens, self.workload.spread)
+        if self.workload.source in ("text", "prefix") and template + _LEAST_TEXT > shortest:
+            raise _failed(
+                "requests-too-short",
+                f"the chat template alone is {template} tokens, which leaves a request of {shortest} no room for text",
+                f"set input_tokens so that the shortest request has at least {template + _LEAST_TEXT}",
+            )
+        return template
 
     def round(self, point: LoadPoint, *, seed: int, path: Path) -> RoundLoad:
         """Requests for one round, written to ``path`` where a file is needed.
@@ -150,7 +174,7 @@ class PromptSupply:
             output_range=(min(outputs), max(outputs)),
             output_total=sum(outputs),
             input_total=sum(prompt.input_tokens for prompt in prompts),
-            hit_rate=self._expected_hits([prompt.text for prompt in prompts]),
+            hit_rate=self._expected_hits(prompts),
             salt=f"{seed:x}" if self._traffic.records else "",
         )
 
@@ -203,18 +227,22 @@ class PromptSupply:
         if self._prefixes is None:
             rng = random.Random(f"{self._seed}/prefixes")  # noqa: S311
             # Joining a prefix and a suffix can cost a token more than the two alone.
-            wanted = [max(1, self.workload.prefix_tokens - 2)] * self.workload.prefix_groups
+            wanted = [max(1, self.workload.prefix_tokens - 2) + self._template] * self.workload.prefix_groups
             self._prefixes, _ = self._fit(wanted, rng)
         return self._prefixes
 
-    def _expected_hits(self, texts: Sequence[str]) -> float:
-        """Largest share of prompt text that a cache emptied before the round could rightly hit."""
+    def _expected_hits(self, prompts: Sequence[Prompt]) -> float:
+        """Largest share of the prompts that a cache emptied before the round could rightly hit."""
+        texts = [prompt.text for prompt in prompts]
         if self.workload.source == "prefix":
             whole = self.workload.prefix_tokens + self.workload.input_tokens * (1 - self.workload.spread)
             natural = self.workload.prefix_tokens / whole
         else:
             shared = sum(_shared_start(a, b) for a, b in itertools.pairwise(sorted(texts)))
             natural = shared / max(1, sum(len(text) for text in texts))
+        # A chat template begins every request alike.
+        template = self._template * len(prompts) / max(1, sum(prompt.input_tokens for prompt in prompts))
+        natural = min(1.0, natural + template)
         return max(self.workload.expected_hit_rate, natural)
 
     def _shuffled(self) -> Iterator[Record]:

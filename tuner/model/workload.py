@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-__all__ = ["Limit", "LoadPoint", "Objective", "PromptSource", "Workload"]
+__all__ = ["Endpoint", "Limit", "LoadPoint", "Objective", "PromptSource", "Workload"]
 
 PromptSource: TypeAlias = Literal["random", "text", "prefix", "jsonl", "sharegpt", "trace"]
+Endpoint: TypeAlias = Literal["completions", "chat"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,8 @@ class Workload:
         rounds: least and most measuring rounds per point; precision: wanted half-width of the 95 % interval
             relative to the mean.
         needs_text: kept from random tokens because acceptance or routing would be nonsense.
+        endpoint: ``completions`` sends the text as it is to ``/v1/completions``; ``chat`` sends it as one user message
+            to ``/v1/chat/completions``, so that the model's chat template is part of every request and of its length.
     """
 
     name: str
@@ -71,6 +74,7 @@ class Workload:
     precision: float = 0.02
     temperature: float = 0.0
     force_random: bool = False
+    endpoint: Endpoint = "completions"
 
     @property
     def tokens_needed(self) -> int:

@@ -203,6 +203,7 @@ _POINT = Record(
 )
 _WORKLOAD_SPECIAL: dict[str, Kind] = {
     "source": OneOf(("random", "text", "prefix", "jsonl", "sharegpt", "trace")),
+    "endpoint": OneOf(("completions", "chat")),
     "input_tokens": Number(integer=True, low=1, high=100_000_000),
     "output_tokens": Number(integer=True, low=1, high=100_000_000),
     "prefix_tokens": Number(integer=True, low=0, high=100_000_000),

@@ -10,6 +10,7 @@ import pytest
 from tests.fakes.bench_client import running_fake
 from tuner.errors import InputError
 from tuner.measuring import BenchLoadGenerator
+from tuner.model.outcome import Blame
 from tuner.model.workload import Limit, LoadPoint, Objective, Workload
 from tuner.ports import MeasurementFailed
 
@@ -57,6 +58,46 @@ def test_honest_server(tmp_path: Path) -> None:
     assert all(server.api_key not in " ".join(argv) for argv in server.runs)
 
 
+CHAT = replace(WORKLOAD, endpoint="chat", input_tokens=120)
+
+
+def test_chat_requests_carry_the_template_and_its_tokens(tmp_path: Path) -> None:
+    with running_fake(tmp_path) as server:
+        result = BenchLoadGenerator(CHAT, OUTPUT, sample_s=0.1).measure(
+            server, seed=1, directory=tmp_path / "t", progress=lambda phase, detail: None
+        )
+    assert result.complete
+    assert not [note for note in result.notes if "thrown away" in note]
+    assert all(argv[argv.index("--backend") + 1] == "openai-chat" for argv in server.runs)
+    assert all(argv[argv.index("--endpoint") + 1] == "/v1/chat/completions" for argv in server.runs)
+    # Input and template together are what was asked for: a request is never longer, and hardly shorter.
+    inputs = result.metrics["throughput/total"] / result.metrics["throughput/output"] * 12 - 12
+    assert 100 < inputs <= 120
+
+
+def test_a_template_that_leaves_no_room_is_said(tmp_path: Path) -> None:
+    small = replace(CHAT, input_tokens=8)
+    with (
+        running_fake(tmp_path) as server,
+        pytest.raises(MeasurementFailed, match="the chat template alone is") as caught,
+    ):
+        BenchLoadGenerator(small, OUTPUT).measure(
+            server, seed=1, directory=tmp_path / "t", progress=lambda phase, detail: None
+        )
+    assert caught.value.failure.kind == "requests-too-short"
+    assert caught.value.failure.blame is Blame.USER
+
+
+def test_a_model_without_a_template_is_no_fault_of_the_machine(tmp_path: Path) -> None:
+    with running_fake(tmp_path, no_template=True) as server, pytest.raises(MeasurementFailed) as caught:
+        BenchLoadGenerator(CHAT, OUTPUT).measure(
+            server, seed=1, directory=tmp_path / "t", progress=lambda phase, detail: None
+        )
+    failure = caught.value.failure
+    assert (failure.kind, failure.blame, failure.retry) == ("no-chat-template", Blame.USER, False)
+    assert "no chat template is defined" in failure.cause
+
+
 def _prices(rates: tuple[float, ...]) -> list[float]:
     return [2 / 3600 / rate * 1e6 for rate in rates]
 
@@ -81,6 +122,7 @@ def test_requests_longer_than_the_server_allows(tmp_path: Path) -> None:
         (replace(WORKLOAD, points=(LoadPoint(rate=-1.0),)), OUTPUT, "rate and burstiness"),
         (replace(WORKLOAD, points=(LoadPoint(), LoadPoint())), OUTPUT, "the same"),
         (replace(WORKLOAD, source="jsonl", path="/absent.jsonl"), OUTPUT, "absent.jsonl"),
+        (replace(WORKLOAD, source="random", endpoint="chat"), OUTPUT, "endpoint: chat needs text"),
     ],
 )
 def test_contradictions_are_found_before_any_start(workload: Workload, objective: Objective, complaint: str) -> None:
