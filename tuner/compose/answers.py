@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["export_load"]
 
+_NEXT_LINE = "\n           "
+"""The header's texts stand in a column of their own."""
+
 
 def export_load(
     directory: Path,
@@ -48,11 +51,11 @@ def export_load(
     best, judgement = answer.best, answer.judgement
     if best is None:
         raise RunError(
-            f"study {study.directory.name}: nothing measured better than vLLM's defaults at load {load_name}"
+            f"study {study.directory.name}: nothing measured better than vLLM's defaults at load {answer.name}"
         )
     if judgement is not None and judgement.verdict != "better" and not force:
         raise RunError(
-            f"study {study.directory.name}: trial {best.number} looks best at load {load_name} "
+            f"study {study.directory.name}: trial {best.number} looks best at load {answer.name} "
             f"({judgement.gain:+.1%}), but is not proven better than vLLM's defaults "
             f"({judgement.verdict}); more trials may prove it, "
             f"--force or --trial {best.number} writes it all the same"
@@ -92,12 +95,12 @@ def _purpose(study: Study, answers: tuple[LoadAnswer, ...], answer: LoadAnswer) 
     key = best.candidate.key if best is not None else ""
     also = [a.name for a in answers if a is not answer and a.best is not None and a.best.candidate.key == key]
     text = f"load point {answer.name}" + (f" (and {', '.join(also)})" if also else "")
-    text += ", of the points " + ", ".join(a.name for a in answers) + "; all figures below are of this load alone."
+    text += f", of {', '.join(a.name for a in answers)}{_NEXT_LINE}All figures below are of this load alone."
     if single is not None and single.candidate.key == key:
-        return f"{text} It is also the best single one over all points."
+        return f"{text}{_NEXT_LINE}It is also the best single one over all points."
     over = f"is trial {single.number}" if single is not None else "are vLLM's defaults"
     note = " Accuracy was not checked for it." if answer.accuracy_unchecked else ""
-    return f"{text}{note} The best single one over all points {over}."
+    return f"{text}{note}{_NEXT_LINE}The best single one over all points {over}."
 
 
 def _say(result: ExportResult, output: Path, *, as_json: bool) -> None:

@@ -7,11 +7,10 @@ pairs show: looking, and going on where the result does not please, would spoil 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tuner.model.candidate import Candidate
 from tuner.model.front import favourites
-from tuner.model.history import Contender, History
+from tuner.model.history import History
 from tuner.model.loads import load_favourites
 from tuner.model.workload import Limit
 
@@ -39,42 +38,38 @@ def reserve_for(total: int, *, questions: int = 1) -> int:
     return 2 * min(pairs_for(total) + more, (total - 1) // 4)
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    candidate: Candidate
-    starts: int
-
-
 def finalists(history: History, limits: Sequence[Limit], *, left: int | None, total: int) -> list[Candidate]:
     """Who is to be started on a fresh server in the next turn, what matters most first; empty when all is done.
 
-    First the best configuration, until it has its pairs. Then what answers the study's other questions, until each
-    has two starts: the best at each load point, and the ends and the knee of the front. Nobody is begun whom the
-    ``left`` trials (None: no bound) would leave with one start.
-    """
-    main = _finalist(history, left)
-    found: list[_Wanted] = []
-    if main is not None and main.confirmed < pairs_for(total):
-        found.append(_Wanted(main.candidate, max(LEAST_STARTS - main.confirmed, 1)))
-    others = [*load_favourites(history, limits), *favourites(history)]
-    for candidate in {other.candidate.key: other.candidate for other in others}.values():
-        done = sum(t.origin == "confirm" and t.outcome.candidate.key == candidate.key for t in history.trials)
-        if done >= LEAST_STARTS or any(candidate.key == item.candidate.key for item in found):
-            continue
-        more = [*found, _Wanted(candidate, LEAST_STARTS - done)]
-        if left is None or sum(item.starts for item in more) + max(item.starts for item in more) <= left:
-            found = more
-    return [item.candidate for item in found]
-
-
-def _finalist(history: History, left: int | None) -> Contender | None:
-    """The best that confirmation has not already shown to be no better.
-
-    One that has a single fresh start, and lost its lead by it, is finished first where the trials that are left
-    would not do for both.
+    Whoever has been started once is started again before anybody new: one start proves nothing, and a finalist that
+    lost its lead by it would otherwise be left for the next lucky number. Then the best configuration, until it has
+    its pairs, and what answers the study's other questions, until each has two starts: the best at each load point,
+    and the ends and the knee of the front. Nobody is begun whom the ``left`` trials (None: no bound) would not do for.
     """
     contenders = history.contenders()
+    others = {c.candidate.key: c.candidate for c in [*load_favourites(history, limits), *favourites(history)]}
+    begun = {c.candidate.key: c.candidate for c in contenders if c.confirmed} | others
+    half = [candidate for key, candidate in begun.items() if _starts(history, key) == 1]
+    if half:
+        return half if left is None else half[: max(left - 1, 1)]
+    found: list[Candidate] = []
     best = contenders[0] if contenders else None
-    if best is None or best.confirmed or left is None or left >= 2 * LEAST_STARTS:
-        return best
-    return next((c for c in contenders if 0 < c.confirmed < LEAST_STARTS), best)
+    if best is not None and best.confirmed < pairs_for(total) and (best.confirmed or not _too_late(history, left)):
+        found.append(best.candidate)
+    for key, candidate in others.items():
+        if _starts(history, key) or any(key == item.key for item in found):
+            continue
+        # Two turns, with the defaults in each.
+        if left is None or LEAST_STARTS * (len(found) + 2) <= left:
+            found.append(candidate)
+    return found
+
+
+def _starts(history: History, key: str) -> int:
+    return sum(t.origin == "confirm" and t.outcome.candidate.key == key for t in history.trials)
+
+
+def _too_late(history: History, left: int | None) -> bool:
+    """Another finalist beside one that is confirmed needs two pairs; the first one takes what there is."""
+    confirmed = any(t.origin == "confirm" for t in history.trials)
+    return confirmed and left is not None and left < 2 * LEAST_STARTS

@@ -190,12 +190,15 @@ class History:
     def winner(self) -> Contender | None:
         """The best configuration that measured better than the baseline: confirmed ones go before unconfirmed ones.
 
+        Of the confirmed, those with two fresh starts go before those with one, which says nothing of the spread.
+
         None where nothing did. A baseline that misses a limit is beaten by whatever keeps them all.
         """
         baseline = self.baseline()
         better = [c for c in self.contenders() if baseline is None or self.objective.better(c.value, baseline.value)]
         confirmed = [c for c in better if c.confirmed]
-        return (confirmed or better or [None])[0]  # type: ignore[list-item]
+        proven = [c for c in confirmed if c.confirmed > 1]
+        return (proven or confirmed or better or [None])[0]  # type: ignore[list-item]
 
     def best(self) -> Contender | None:
         """The best feasible configuration, the baseline included."""

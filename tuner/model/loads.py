@@ -88,8 +88,8 @@ def _best(here: History, compare: Callable[..., Comparison]) -> Contender | None
     """The best at a point: a confirmed one, unless an unconfirmed one is better beyond doubt."""
     baseline, contenders = here.baseline(), here.contenders()
     better = [c for c in contenders if baseline is None or here.objective.better(c.value, baseline.value)]
-    confirmed = [c for c in better if c.confirmed]
-    if not better or not confirmed or better[0].confirmed:
+    confirmed = [c for c in better if c.confirmed > 1] or [c for c in better if c.confirmed]
+    if not better or not confirmed or better[0] is confirmed[0]:
         return better[0] if better else None
     # Fresh starts regress to the mean; a number that was looked for among many has not yet.
     doubt = here.judge(better[0], compare, against=confirmed[0], picked_of=len(contenders))
