@@ -103,7 +103,9 @@ def export_winner(
             if wrong:
                 raise RunError(f"{output}: not written, as vLLM's parser reads it differently: {'; '.join(wrong)}")
             version = _text(_mapping(about, "versions"), "vllm")
-            facts.append(f"read back by the parser of vLLM {version}: it means what was measured")
+            # A study that a command measured does not know its vLLM; the parser is that of the vLLM beside us.
+            whose = f"vLLM {version}" if version not in ("", "unknown") else "the vLLM installed beside tune"
+            facts.append(f"read back by the parser of {whose}: it means what was measured")
         else:
             facts.append("NOT read back by vLLM's parser")
             notes.append("the file was not read back by vLLM's parser")
@@ -249,9 +251,10 @@ def _facts(
     versions = ", ".join(f"{name} {version}" for name, version in _mapping(about, "versions").items())
     device = _text(_mapping(about, "facts"), "device")
     trials = [trial for trial in history.trials if trial.outcome.candidate.key == candidate.key]
+    numbers = ", ".join(str(trial.number) for trial in trials)
     lines = [
         f"Written:   {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
-        f"Study:     {_text(about, 'name')}, trial {', '.join(str(trial.number) for trial in trials)}",
+        f"Study:     {_text(about, 'name')}, trial{'' if len(trials) == 1 else 's'} {numbers}",
         f"Model:     {candidate.checkpoint or _text(about, 'model')}",
         f"Hardware:  {_text(about, 'hardware')}{f' ({device})' if device else ''}",
         f"Workload:  {_text(about, 'workload')}",

@@ -315,7 +315,7 @@ def _time(console: Console, document: Mapping[str, Any]) -> None:
                 table.add_row(_phase(phase, document["kind"]), duration(seconds), f"{seconds / wall:.0%}")
         console.print(table)
     told = account.get("told", {})
-    if told:
+    if told and (document["kind"] == "replay" or len(told) > 1):
         whose = "The recorded trials took" if document["kind"] == "replay" else "The trial command reports"
         rest = "; nobody waited for it" if document["kind"] == "replay" else ""
         parts = [f"{PHASES.get(name, name)} {duration(s)}" for name, s in told.items() if name != "total"]
