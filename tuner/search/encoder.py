@@ -89,6 +89,13 @@ class Encoder:
         pairs = [self._row(assignment) for assignment in assignments]
         return Rows(np.array([pair[0] for pair in pairs]), np.array([pair[1] for pair in pairs]))
 
+    def implied(self, assignments: Sequence[Mapping[str, Scalar]]) -> NDArray[np.bool_]:
+        """Entries of the rows that stand for a default which was not asked for."""
+        names = list(self._encoded) or [""]
+        return np.array([[name not in item for name in names] for item in assignments], dtype=bool).reshape(
+            len(assignments), len(names)
+        )
+
     def _row(self, assignment: Mapping[str, Scalar]) -> tuple[Array, Array]:
         key = signature(assignment)
         known = self._memory.get(key)

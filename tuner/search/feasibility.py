@@ -1,15 +1,16 @@
 """How likely a candidate is to start, learned from what failed: each choice, range end or pair may be the culprit.
 
-A noisy-or: a trial fails if any of the things it contains is dead. A success clears everything it contains, a failure
-shares the blame among what is not cleared yet, more of it to what the error message names. So one dead label is found
-after a few trials without shunning everything that stood beside it.
+A noisy-or: a trial fails if any of the things it contains is dead. A success clears what it contains, a failure
+accuses it, the more so what the error message names and what other failures of the same cause contain too. Sets of
+culprits are sampled by how likely they are and how well they explain all failures together: a limit that three
+failures have in common outweighs three labels that each explain one.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -24,19 +25,45 @@ Array: TypeAlias = NDArray[np.float64]
 Flags: TypeAlias = NDArray[np.bool_]
 Words: TypeAlias = tuple[re.Pattern[str], ...]
 
-_LABEL, _END, _PAIR, _USUAL = 0.13, 0.012, 0.0006, 0.004
-"""Prior chances that a label, the far end of a range, a pair, or the default is dead."""
-_MARGINS = (0.0, 0.06, 0.18)
-"""How far before a failed value the dead end of a range may begin (share of the range)."""
-_GUILTY = 0.35
-_CLEARED = 8.0
-"""Weight of one success against a suspicion: starts are nearly deterministic, not quite."""
+_LABEL, _SIZE, _USUAL, _PAIR = 0.13, 0.05, 0.004, 0.0006
+"""Prior chances that a label, one of a few sizes, the default, or a pair is dead."""
+_END, _SOMEWHAT_HUNGRY_END, _HUNGRY_END, _OPPOSITE = 0.05, 0.12, 0.2, 0.01
+"""Prior chances that a range is dead from somewhere between default and end; that even the default lies behind."""
+_STEPS = 10
+"""Places between the default and an end where the dead part of a range may begin."""
+_CLEARED, _CLEARED_FULLY = 15.0, 5
+"""Weight of one success against a suspicion, and the successes that count: starts are nearly deterministic."""
+_IMPLIED = 0.5
+"""Of a success where the value was not asked for: the default that is written down need not be what ran."""
 _NAMED = 6.0
 """Factor on the blame of what an error message names."""
+_ALONE = 0.4
+"""Factor on the blame of what no other failure of the same cause contains."""
+_LEAK = 0.02
+"""Blame that nothing here deserves: chance, or a reason outside the space."""
 _HUNGRY = ("memory_utilization", "kv_cache_memory", "batched_tokens", "max_model_len")
 _SOMEWHAT_HUNGRY = ("max_num_seqs", "capture", "spec_tokens", "speculative_tokens")
 """Parameters of which more takes more memory: the far end is likelier to be dead, and to blame for running out."""
-_ROUNDS = 5
+_CAUSED = 0.95
+"""Chance that a trial fails which contains something dead."""
+_SAMPLES, _HEATING, _SETTLED = 96, 12, 5
+"""Sets of culprits that are followed, steps until the failures weigh in full, and steps that are counted then."""
+_MOST_GROUPS = 150
+_MOST_PAIRS = 4000
+_NEGLIGIBLE = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class _Suspect:
+    """``kind``: 0 equals, 1 at least, 2 at most. ``pairs``: it may be dead in company alone."""
+
+    column: int
+    kind: int
+    value: float
+    prior: float
+    words: Words = ()
+    label: bool = False
+    pairs: bool = True
 
 
 @dataclass(frozen=True)
@@ -48,6 +75,8 @@ class Suspects:
         kinds: 0 equals, 1 at least, 2 at most.
         values: what the column is compared with.
         prior: chance of being dead before anything was tried.
+        labels: whether it is one of a choice's labels, other than the default.
+        pairable: whether it may be dead beside another one alone.
         words: what an error message would call it.
     """
 
@@ -55,54 +84,27 @@ class Suspects:
     kinds: NDArray[np.int64]
     values: Array
     prior: Array
+    labels: Flags
+    pairable: Flags
     words: tuple[Words, ...]
-    ranges: tuple[tuple[int, float, Words], ...] = ()
 
     @classmethod
     def of(cls, encoded: Mapping[str, Encoding], *, only: frozenset[str] | None = None) -> Suspects:
-        """Every label, and both ends of every range in four steps away from the default."""
-        rows: list[tuple[int, int, float, float, Words]] = []
+        """Every label, and both ends of every range in steps away from the default."""
+        rows: list[_Suspect] = []
         for column, (name, item) in enumerate(encoded.items()):
-            if only is not None and name not in only:
-                continue
-            rows += _label_rows(column, item) if not item.ordered else _end_rows(column, item)
+            if only is None or name in only:
+                rows += _ends(column, item) if item.ordered else _labels(column, item)
         if not rows:
-            rows = [(0, 0, -9.0, _USUAL, ())]
+            rows = [_Suspect(0, 0, -9.0, _USUAL)]
         return cls(
-            columns=np.array([row[0] for row in rows]),
-            kinds=np.array([row[1] for row in rows]),
-            values=np.array([row[2] for row in rows]),
-            prior=np.array([row[3] for row in rows]),
-            words=tuple(row[4] for row in rows),
-            ranges=tuple(
-                (column, _centre(item), _range_words(name))
-                for column, (name, item) in enumerate(encoded.items())
-                if item.ordered and (only is None or name in only)
-            ),
-        )
-
-    def at_failures(self, x: Array) -> Suspects:
-        """With ends of ranges that begin where the failed rows ``x`` stood, or a little before."""
-        rows: list[tuple[int, int, float, float, Words]] = []
-        for column, centre, words in self.ranges:
-            ends: dict[tuple[int, float], None] = {}
-            for value in x[-12:, column]:
-                if value >= 0 and abs(value - centre) > 0.02:
-                    kind = 1 if value > centre else 2
-                    for step in _MARGINS:  # each with its part of one end's chance
-                        end = value - step if kind == 1 else value + step
-                        if (end > centre) == (kind == 1):
-                            ends[(kind, round(float(end), 3))] = None
-            rows += [(column, kind, end, _END / 2, words) for kind, end in ends]
-        if not rows:
-            return self
-        return replace(
-            self,
-            columns=np.append(self.columns, [row[0] for row in rows]),
-            kinds=np.append(self.kinds, [row[1] for row in rows]),
-            values=np.append(self.values, [row[2] for row in rows]),
-            prior=np.append(self.prior, [row[3] for row in rows]),
-            words=(*self.words, *(row[4] for row in rows)),
+            columns=np.array([row.column for row in rows]),
+            kinds=np.array([row.kind for row in rows]),
+            values=np.array([row.value for row in rows]),
+            prior=np.array([row.prior for row in rows]),
+            labels=np.array([row.label for row in rows]),
+            pairable=np.array([row.pairs for row in rows]),
+            words=tuple(row.words for row in rows),
         )
 
     def present(self, x: Array) -> Flags:
@@ -110,10 +112,8 @@ class Suspects:
         values = x[:, self.columns]
         known = values >= 0
         equal = np.abs(values - self.values) < 1e-9
-        found = np.where(
-            self.kinds == 0, equal, np.where(self.kinds == 1, values >= self.values, values <= self.values)
-        )
-        return np.asarray(known & found)
+        beyond = np.where(self.kinds == 1, values >= self.values - 1e-9, values <= self.values + 1e-9)
+        return np.asarray(known & np.where(self.kinds == 0, equal, beyond))
 
     def named(self, messages: Sequence[str]) -> Array:
         """Factor on the blame of each suspect per failed trial."""
@@ -128,30 +128,38 @@ class Suspects:
 
 @dataclass
 class Feasibility:
-    """Chance of starting. ``single`` and ``pair`` are the chances of being dead."""
+    """Chance of starting.
+
+    Attributes:
+        single, pair: chances of being dead.
+        order: suspects, then pairs, sorted so that rivals stand together.
+        starts: where each set of rivals begins in ``order``: the same failures accuse them, one of them is it.
+    """
 
     suspects: Suspects
     single: Array
     pairs: NDArray[np.int64]
     pair: Array
-    failures: int = 0
-    rate: float = field(default=0.0)
+    order: NDArray[np.int64]
+    starts: NDArray[np.int64]
 
     def chance(self, x: Array) -> Array:
         """Chance that each row starts."""
         present = self.suspects.present(x)
-        log = present @ np.log1p(-np.minimum(self.single, 0.999))
-        if len(self.pairs):
-            both = present[:, self.pairs[:, 0]] & present[:, self.pairs[:, 1]]
-            log = log + both @ np.log1p(-np.minimum(self.pair, 0.999))
-        return np.asarray(np.exp(log))
-
-    def explains(self, x: Array) -> Flags:
-        """Whether some one thing in each row is probably dead."""
-        return np.asarray((self.suspects.present(x) * self.single).max(axis=1) > _GUILTY)
+        both = present[:, self.pairs[:, 0]] & present[:, self.pairs[:, 1]]
+        dead = np.concatenate([present * self.single, both * self.pair], axis=1)[:, self.order]
+        return np.asarray(np.exp(np.log1p(-np.minimum(np.add.reduceat(dead, self.starts, axis=1), 0.999)).sum(axis=1)))
 
 
-def suspect_model(suspects: Suspects, x: Array, failed: Flags, messages: Sequence[str]) -> Feasibility:
+def suspect_model(
+    suspects: Suspects,
+    x: Array,
+    failed: Flags,
+    messages: Sequence[str],
+    *,
+    causes: Sequence[str] = (),
+    implied: Flags | None = None,
+) -> Feasibility:
     """Share the blame for the failures.
 
     Args:
@@ -159,108 +167,191 @@ def suspect_model(suspects: Suspects, x: Array, failed: Flags, messages: Sequenc
         x: encoded rows of all trials that were launched.
         failed: which of them did not start.
         messages: the failures' messages, one per failed row.
+        causes: fingerprints of the failures, one per failed row: equal ones are likely to have one culprit.
+        implied: entries of ``x`` that were not asked for, the default is assumed to have run.
     """
-    if failed.any():
-        first = _shared(suspects, x, failed, messages)
-        # Ends of ranges are suspected only where no label answers for the failure.
-        unexplained = x[failed][~first.explains(x[failed])]
-        if len(unexplained):
-            suspects = suspects.at_failures(unexplained)
-    return _shared(suspects, x, failed, messages)
-
-
-def _shared(suspects: Suspects, x: Array, failed: Flags, messages: Sequence[str]) -> Feasibility:
     present = suspects.present(x)
-    prior = suspects.prior.copy()
-    cleared = present[~failed].sum(axis=0)
+    proof = present[~failed].astype(float)
+    if implied is not None:
+        proof *= np.where(implied[~failed][:, suspects.columns] & (suspects.kinds > 0), _IMPLIED, 1.0)
     bad = present[failed]
-    factor = suspects.named(messages)
-    labels = suspects.prior == _LABEL
-    single, pairs, pair = prior, np.empty((0, 2), dtype=np.int64), np.empty(0)
-    for _ in range(2):
-        single, pairs, pair = _blame(
-            present=present, failed=failed, prior=prior, cleared=cleared, bad=bad, factor=factor
-        )
-        tried = labels & (present.sum(axis=0) > 0)
-        # Where every second label turns out dead, the untried ones are less to be trusted too.
-        rate = (single[tried].sum() + 1.3) / (tried.sum() + 10.0) if tried.any() else _LABEL
-        prior = np.where(labels, np.clip(rate, 0.05, 0.4), suspects.prior)
-    return Feasibility(
-        suspects, single, pairs, pair, failures=int(failed.sum()), rate=float(failed.mean() if len(failed) else 0)
+    pairs = _pairs(bad & suspects.pairable)
+    together = np.einsum("ij,ij->j", proof[:, pairs[:, 0]], proof[:, pairs[:, 1]])
+    case = _Case(
+        inside=np.concatenate([bad, bad[:, pairs[:, 0]] & bad[:, pairs[:, 1]]], axis=1),
+        weight=_weights(suspects.named(messages), pairs),
+        trust=_CLEARED ** np.minimum(np.concatenate([proof.sum(axis=0), together]), _CLEARED_FULLY),
+        causes=causes,
     )
+    prior = suspects.prior
+    tried = suspects.labels & present.any(axis=0)
+    for _ in range(2):
+        dead, groups = case.blame(np.concatenate([prior, np.full(len(pairs), _PAIR)]))
+        # Where every second label turns out dead, the untried ones are less to be trusted too.
+        rate = (dead[: len(prior)][tried].sum() + 1.3) / (tried.sum() + 10.0) if tried.any() else _LABEL
+        prior = np.where(suspects.labels, np.clip(rate, 0.05, 0.4), suspects.prior)
+    single, pair = dead[: len(prior)], dead[len(prior) :]
+    keep = pair > _NEGLIGIBLE
+    groups = np.concatenate([groups[: len(prior)], groups[len(prior) :][keep]])
+    order = np.argsort(groups, kind="stable")
+    starts = np.flatnonzero(np.append([True], np.diff(groups[order]) != 0))
+    return Feasibility(suspects, single, pairs[keep], pair[keep], order, starts)
 
 
-def _blame(
-    *, present: Flags, failed: Flags, prior: Array, cleared: NDArray[np.int64], bad: Flags, factor: Array
-) -> tuple[Array, NDArray[np.int64], Array]:
-    pairs = _pairs(bad)
-    good = present[~failed]
-    if len(pairs):
-        together = (good[:, pairs[:, 0]] & good[:, pairs[:, 1]]).sum(axis=0)
-        bad_pairs = bad[:, pairs[:, 0]] & bad[:, pairs[:, 1]]
-        pair_factor = np.sqrt(factor[:, pairs[:, 0]] * factor[:, pairs[:, 1]])
-    else:
-        together, bad_pairs, pair_factor = np.empty(0), np.empty((len(bad), 0), bool), np.empty((len(bad), 0))
-    everything = np.concatenate([prior, np.full(len(pairs), _PAIR)])
-    seen = np.concatenate([cleared, together])
-    inside = np.concatenate([bad, bad_pairs], axis=1)
-    weight = np.concatenate([factor, pair_factor], axis=1)
-    trust = 1 + _CLEARED * seen
-    unblamed = everything / trust
-    dead = unblamed
-    for _ in range(_ROUNDS):
-        odds = dead / np.maximum(1 - dead, 1e-3) * weight * inside
-        # One culprit per failure: with priors this small two at once are not worth a thought.
-        blame = odds / np.maximum(odds.sum(axis=1, keepdims=True), 1e-12)
-        acquitted = np.exp(np.log1p(-np.minimum(blame, 0.97)).sum(axis=0))
-        dead = np.maximum(unblamed, (1 - acquitted) / trust)
-    count = len(prior)
-    return dead[:count], pairs, dead[count:]
+@dataclass(frozen=True)
+class _Case:
+    """The failures (rows) and what they contain (columns)."""
+
+    inside: Flags
+    weight: Array
+    trust: Array
+    causes: Sequence[str]
+
+    def blame(self, prior: Array) -> tuple[Array, NDArray[np.int64]]:
+        """Chance of being dead per column, and the number of its set of rivals."""
+        prior = prior / self.trust
+        count = len(prior)
+        accused = np.flatnonzero(self.inside.any(axis=0))
+        groups = np.arange(count) + count
+        if not len(accused):
+            return prior, groups
+        weight = np.where(self.inside[:, accused], self.weight[:, accused] * self._company(accused), 0.0)
+        # What the same failures contain cannot be told apart by them: judged together, shared out by prior.
+        patterns, member = np.unique(np.round(weight, 6), axis=1, return_inverse=True)
+        member = np.asarray(member).ravel()
+        total = np.minimum(np.bincount(member, weights=prior[accused]), 0.5)
+        guilt = total.copy()
+        serious = np.sort(np.argsort(-total * (patterns > 0).sum(axis=0), kind="stable")[:_MOST_GROUPS])
+        guilt[serious] = _sampled(total[serious], _CAUSED * patterns[:, serious] / patterns.max(axis=1, keepdims=True))
+        dead = prior.copy()
+        dead[accused] = guilt[member] * prior[accused] / np.bincount(member, weights=prior[accused])[member]
+        groups[accused] = member
+        return dead, groups
+
+    def _company(self, accused: NDArray[np.int64]) -> Array:
+        """Less blame for what the other failures of the same cause do not contain."""
+        inside = self.inside[:, accused].astype(float)
+        if len(self.causes) != len(inside):
+            return np.ones_like(inside)
+        same = np.array([[a == b for b in self.causes] for a in self.causes], dtype=float)
+        np.fill_diagonal(same, 0.0)
+        others = same.sum(axis=1, keepdims=True)
+        share = np.where(others > 0, same @ inside / np.maximum(others, 1.0), 1.0)
+        return np.asarray(_ALONE + (1 - _ALONE) * share)
+
+
+def _sampled(prior: Array, guilt: Array) -> Array:
+    """Chances of being dead given the failures, by a sequential Monte Carlo sampler over sets of culprits.
+
+    ``guilt``: per failure and suspect the chance that this failure follows if the suspect is dead; 0 where it is not
+    contained. The samples start from the prior, the failures' weight grows step by step, samples that explain them
+    are multiplied: so explanations by one thing in common and by many single ones compete, neither comes first.
+    """
+    rng = np.random.default_rng(0)  # equal histories, equal suggestions
+    strength = -np.log1p(-guilt)
+    odds = np.log(prior / (1 - prior))
+    state = (rng.random((_SAMPLES, len(prior))) < prior).astype(float)
+    total = state @ strength.T
+    heat, dead = 0.0, np.zeros(len(prior))
+    for step in range(1, _HEATING + _SETTLED + 1):
+        hotter = min(step / _HEATING, 1.0) ** 2
+        if hotter > heat:
+            weight = (hotter - heat) * _explained(total).sum(axis=1)
+            chosen = _resampled(np.exp(weight - weight.max()))
+            state, total, heat = state[chosen], total[chosen], hotter
+        draws = np.log(1 / rng.random((len(prior), _SAMPLES)) - 1)
+        for index in range(len(prior)):
+            rows = np.flatnonzero(strength[:, index])
+            mine, here = strength[rows, index], total[:, rows]
+            without = here - state[:, index, None] * mine
+            log = odds[index] + heat * (_explained(without + mine) - _explained(without)).sum(axis=1)
+            state[:, index] = draws[index] < log
+            total[:, rows] = without + state[:, index, None] * mine
+            if step > _HEATING:
+                dead[index] += float(np.mean(1 / (1 + np.exp(-np.clip(log, -30, 30)))))
+    return np.asarray(dead / _SETTLED)
+
+
+def _explained(total: Array) -> Array:
+    """Log chance that a failure happens, by how strongly it is explained (negative log of not being caused)."""
+    return np.asarray(np.log1p(-(1 - _LEAK) * np.exp(-total)))
+
+
+def _resampled(weight: Array) -> NDArray[np.int64]:
+    """Which samples go on, in proportion to their weight (systematic resampling)."""
+    places = (np.arange(len(weight)) + 0.5) / len(weight)
+    return np.asarray(np.minimum(np.searchsorted(np.cumsum(weight / weight.sum()), places), len(weight) - 1))
+
+
+def _weights(named: Array, pairs: NDArray[np.int64]) -> Array:
+    return np.concatenate([named, np.sqrt(named[:, pairs[:, 0]] * named[:, pairs[:, 1]])], axis=1)
 
 
 def _pairs(bad: Flags) -> NDArray[np.int64]:
     """Pairs that occur in a failed trial, at most a few thousand."""
     found: dict[tuple[int, int], None] = {}
     for row in bad[-60:]:
-        members = np.flatnonzero(row)
+        members = np.flatnonzero(row).tolist()
         for position, first in enumerate(members):
             for second in members[position + 1 :]:
-                found[(int(first), int(second))] = None
-        if len(found) > 4000:
+                found[(first, second)] = None
+        if len(found) > _MOST_PAIRS:
             break
     return np.array(list(found), dtype=np.int64).reshape(-1, 2)
 
 
-def _label_rows(column: int, item: Encoding) -> list[tuple[int, int, float, float, Words]]:
+def _labels(column: int, item: Encoding) -> list[_Suspect]:
     default = item.position(item.default) if item.default is not None else None
     return [
-        (column, 0, float(position), _USUAL if position == default else _LABEL, _words(item.name, value))
+        _Suspect(
+            column,
+            0,
+            float(position),
+            _USUAL if position == default else _LABEL,
+            _words(item.name, value),
+            label=position != default,
+        )
         for position, value in enumerate(item.values)
     ]
 
 
-def _end_rows(column: int, item: Encoding) -> list[tuple[int, int, float, float, Words]]:
-    middle = item.unit(item.default) if item.default is not None else None
-    centre = _centre(item)
-    rows: list[tuple[int, int, float, float, Words]] = []
+def _ends(column: int, item: Encoding) -> list[_Suspect]:
     words = _range_words(item.name)
-    if len(item.values) and len(item.values) <= 6:
+    default = item.unit(item.default) if item.default is not None else None
+    rows: list[_Suspect] = []
+    units = [unit for unit in (item.unit(value) for value in item.values) if unit is not None]
+    if 0 < len(units) <= 6:
         # Few sizes: each may be unsupported by itself (block sizes).
-        for value in item.values:
-            unit = item.unit(value)
-            if unit is not None and unit != middle:
-                rows.append((column, 0, unit, 0.05, (*words, *_words(item.name, value))))
-    hungry = any(mark in _plain(item.name) for mark in _HUNGRY)
-    above = ((0.3, 0.02), (0.6, 0.05), (0.9, 0.1)) if hungry else ((0.4, _END), (0.95, _END))
-    rows += [(column, 1, centre + (1 - centre) * share, prior, words) for share, prior in above if centre < 1]
-    rows += [(column, 2, centre * (1 - share), _END, words) for share in (0.4, 0.95) if centre > 0]
+        for value, unit in zip(item.values, units, strict=True):
+            if unit != default:
+                rows.append(_Suspect(column, 0, unit, _SIZE, (*words, *_words(item.name, value))))
+    plain = _plain(item.name)
+    hungry = any(mark in plain for mark in _HUNGRY)
+    above = _HUNGRY_END if hungry else _SOMEWHAT_HUNGRY_END if any(m in plain for m in _SOMEWHAT_HUNGRY) else _END
+    for kind, chance in ((1, above), (2, _END)):
+        far = 1.0 if kind == 1 else 0.0
+        if default is None:
+            # Not known what runs: the dead part may begin anywhere.
+            rows += _cuts(column, kind, (1 - far, far), chance, words)
+        else:
+            rows += _cuts(column, kind, (default, far), chance, words)
+            rows += _cuts(column, kind, (1 - far, default), _OPPOSITE, words, pairs=False)
     return rows
 
 
-def _centre(item: Encoding) -> float:
-    """The default's place in its range, the middle where it is not known."""
-    middle = item.unit(item.default) if item.default is not None else None
-    return 0.5 if middle is None else middle
+def _cuts(
+    column: int, kind: int, span: tuple[float, float], chance: float, words: Words, *, pairs: bool = True
+) -> list[_Suspect]:
+    """Places in a span (its first end excluded) where the dead part may begin, with their share of the chance."""
+    near, far = span
+    if abs(far - near) < 1e-9:
+        return []
+    places = [near + (far - near) * step / _STEPS for step in range(1, _STEPS + 1)]
+    # A few of them are enough for what is dead in company alone: pairs are many.
+    return [
+        _Suspect(column, kind, place, chance / _STEPS, words, pairs=pairs and index in (3, 6, 9))
+        for index, place in enumerate(places)
+    ]
 
 
 def _words(name: str, value: Scalar) -> Words:
@@ -274,7 +365,7 @@ def _words(name: str, value: Scalar) -> Words:
 def _range_words(name: str) -> Words:
     """The name itself; where more takes more memory, what running out of it is called too."""
     plain = _plain(name)
-    memory = (re.compile(r"out_of_memory|oom|no_available_memory|kv_too_small|kv_cache"),)
+    memory = (re.compile(r"out_?of_?memory|(?<![a-z0-9])oom(?![a-z0-9])|no_available_memory|kv_too_small|kv_cache"),)
     return (_word(plain), *(memory if any(mark in plain for mark in (*_HUNGRY, *_SOMEWHAT_HUNGRY)) else ()))
 
 

@@ -35,12 +35,13 @@ _BELIEVED, _REFUTED_AFTER = 0.5, 20
 """Least weight of the mechanism at the start, and the trials after which a tenth of it is left."""
 _LABEL_EFFECT, _RANGE_EFFECT, _MISFIT = 0.12, 0.05, 0.05
 """What a label, a range, and the crude form itself may add to the log value without moving the mechanism's figures."""
-_YOUNG = 10
-"""Launches after which a failure costs more than it teaches."""
-_EARLY_CAUTION, _LATE_CAUTION = 1.5, 3.0
-"""Exponent on the chance of starting."""
-_EARLY_CHANCE, _LATE_CHANCE = 0.4, 0.75
-"""Candidates less likely to start than this are taken only if there is no other."""
+_YOUNG, _AFFORDED = 10, 0.1
+"""Launches that may teach by failing as they like, and the share of later ones that may."""
+_BOLD, _CAREFUL, _BURNT = (1.5, 0.4), (3.0, 0.75), (3.0, 0.9)
+"""Exponent on the chance of starting, and the chance below which a candidate is taken only if there is no other: as
+long as failures are affordable, when they no longer are, and after two in a row (three alike end a study)."""
+_NOTHING = 1e-6
+"""Expected improvement that counts as none: hope that small is no reason to launch what will not start."""
 _FLOOR = 1.2
 """Values further below the best (in log units) are pulled in: how bad a bad one is does not matter."""
 
@@ -62,6 +63,15 @@ class Training:
     def own(self) -> int:
         """Launches of this study; trials of earlier ones are no experience of this machine today."""
         return sum(item.weight >= 1 for item in self.items)
+
+    @cached_property
+    def caution(self) -> tuple[float, float]:
+        """How much a failure would cost: little while nothing is known, later as long as few launches are wasted."""
+        mine = [item.broken for item in self.items if item.weight >= 1]
+        if mine[-2:] == [True, True]:
+            return _BURNT
+        affordable = len(mine) < _YOUNG or sum(mine[_YOUNG:]) + 1 <= _AFFORDED * (len(mine) - _YOUNG + 1)
+        return _BOLD if affordable else _CAREFUL
 
     @cached_property
     def logarithmic(self) -> bool:
@@ -123,17 +133,18 @@ class Surrogate:
         kept = self._kept(rows)
         if not self.views or self.incumbent is None:
             spread = self._spread(rows)
-            return np.log(chance + 1e-9) + np.log(kept + 1e-9) + 0.3 * spread, np.ones(len(rows))
+            return np.log(chance + 1e-9) + np.log(kept + 1e-9) + 0.3 * spread - self._risk(chance), np.ones(len(rows))
         improvement = np.zeros(len(rows))
         for weight, view in self.views:
             improvement += weight * self._improvement(view, rows, self.incumbent)
         if self.filling is not None:
-            return 2 * _distance(rows.x, self.filling.x, self.encoder.labels) + np.log(
-                chance + 1e-9
-            ), improvement * chance
-        score = np.log(improvement + 1e-12) + self.caution * np.log(chance + 1e-9) + np.log(kept + 1e-9)
-        score -= 10 * np.maximum(self.least_chance - chance, 0)
-        return score, improvement * chance * kept
+            spread = 2 * _distance(rows.x, self.filling.x, self.encoder.labels)
+            return spread + np.log(chance + 1e-9) - self._risk(chance), improvement * chance
+        score = np.log(improvement + _NOTHING) + self.caution * np.log(chance + 1e-9) + np.log(kept + 1e-9)
+        return score - self._risk(chance), improvement * chance * kept
+
+    def _risk(self, chance: Array) -> Array:
+        return np.asarray(10 * np.maximum(self.least_chance - chance, 0))
 
     def predict(self, rows: Rows) -> tuple[Array, Array]:
         """Mean and standard deviation of the target over both views."""
@@ -188,7 +199,14 @@ def train(
     broken = np.array([item.broken for item in training.items], dtype=bool)
     x = all_rows.x if all_rows is not None else np.zeros((0, len(encoder.labels)))
     messages = [f"{item.cause} {item.message}" for item in training.items if item.broken]
-    feasibility = suspect_model(suspects, x, broken, messages)
+    feasibility = suspect_model(
+        suspects,
+        x,
+        broken,
+        messages,
+        causes=[item.cause for item in training.items if item.broken],
+        implied=encoder.implied([item.assignment for item in training.items]),
+    )
     views: tuple[tuple[float, _View], ...] = ()
     incumbent: float | None = None
     started = None
@@ -198,7 +216,6 @@ def train(
         views = _views(encoder, started, training)
         if pending:
             views = tuple((weight, _with_pending(encoder, view, pending)) for weight, view in views)
-    young = training.own < _YOUNG
     surrogate = Surrogate(
         encoder=encoder,
         views=views,
@@ -206,8 +223,8 @@ def train(
         accuracy=_accuracy(accuracy_suspects, started, training),
         limits=_limits(encoder, started, training),
         incumbent=None,
-        caution=_EARLY_CAUTION if young else _LATE_CAUTION,
-        least_chance=_EARLY_CHANCE if young else _LATE_CHANCE,
+        caution=training.caution[0],
+        least_chance=training.caution[1],
         filling=all_rows if not encoder.knows_mechanism and training.own < training.startup else None,
     )
     mine = np.array([training.items[index].weight >= 1 for index in training.started], dtype=bool) & training.feasible

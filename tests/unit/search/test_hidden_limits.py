@@ -1,0 +1,162 @@
+"""What cannot start is not written anywhere: the search has to find it out, and then to keep off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+
+from tests.unit.search.helpers import SmallPlanner, broken, measured, small_space
+from tuner.model.json import Scalar
+from tuner.model.space import UNSET, Choice, Parameter, Range
+from tuner.search import OptunaOptimizer
+from tuner.search.distributions import encodings
+from tuner.search.feasibility import Suspects, suspect_model
+
+SPACE = small_space(
+    parameters=(
+        Parameter(name="max_num_seqs", target="max-num-seqs", default=64, domain=Range(low=4, high=1024, log=True)),
+        Parameter(
+            name="gpu_memory_utilization",
+            target="gpu-memory-utilization",
+            default=0.9,
+            domain=Range(low=0.4, high=0.98, step=0.02, integer=False),
+        ),
+        Parameter(
+            name="quantization",
+            target="quantization",
+            domain=Choice(values={"none": UNSET, "fp8": "fp8", "awq": "awq"}),
+        ),
+        Parameter(name="kv_cache_dtype", target="kv-cache-dtype", domain=Choice(values={"auto": UNSET, "fp8": "fp8"})),
+        Parameter(
+            name="attention_backend",
+            target="attention-backend",
+            domain=Choice(values={"auto": UNSET, "TRITON_ATTN": "TRITON_ATTN", "FLASHINFER": "FLASHINFER"}),
+        ),
+        Parameter(
+            name="async_scheduling", target="async-scheduling", domain=Choice(values={"on": UNSET, "off": False})
+        ),
+    )
+)
+
+Dead = Callable[[Mapping[str, Scalar]], bool]
+
+HIDDEN: dict[str, Dead] = {
+    "upper limit near the default": lambda a: float(a.get("max_num_seqs", 64)) > 96,  # type: ignore[arg-type]
+    "lower limit": lambda a: float(a.get("gpu_memory_utilization", 0.9)) < 0.8,  # type: ignore[arg-type]
+    "dead label": lambda a: a.get("quantization") == "fp8",
+    "dead pair": lambda a: a.get("quantization") == "fp8" and a.get("kv_cache_dtype") == "fp8",
+}
+
+
+def worth(assignment: Mapping[str, Scalar]) -> float:
+    """What is dead would be the best: more sequences, less memory, FP8 throughout."""
+    value = float(assignment.get("max_num_seqs", 64)) ** 0.8  # type: ignore[arg-type]
+    value *= 1.3 if assignment.get("quantization") == "fp8" else 1.0
+    value *= 1.2 if assignment.get("kv_cache_dtype") == "fp8" else 1.0
+    return value * (1.5 - 0.5 * float(assignment.get("gpu_memory_utilization", 0.9)))  # type: ignore[arg-type]
+
+
+def searched(dead: Dead, trials: int) -> list[bool]:
+    """Which of the launches failed, the baseline first; the message says nothing."""
+    planner = SmallPlanner(SPACE)
+    optimizer = OptunaOptimizer(SPACE, planner, storage="memory://", study_name="s", seed=1, budget_trials=trials)
+    failed = []
+    for index in range(trials):
+        suggestion = optimizer.ask() if index else optimizer.ask("baseline", {})
+        candidate = planner.render(suggestion.assignment)
+        failed.append(dead(suggestion.assignment))
+        outcome = broken(candidate, "crash") if failed[-1] else measured(candidate, worth(suggestion.assignment))
+        optimizer.tell(suggestion.number, outcome, {})
+    return failed
+
+
+@pytest.mark.parametrize("what", HIDDEN)
+def test_at_most_a_tenth_is_wasted_once_ten_launches_were_seen(what: str) -> None:
+    failed = searched(HIDDEN[what], 21)
+    assert sum(failed[10:]) <= 1
+    assert sum(failed[:10]) <= 4
+    assert not any(all(failed[index : index + 3]) for index in range(len(failed))), "three alike end a study"
+
+
+ENCODED = encodings(SPACE)
+SUSPECTS = Suspects.of(ENCODED)
+NAMES = list(ENCODED)
+
+
+def row(**chosen: Scalar) -> list[float]:
+    out = []
+    for name, item in ENCODED.items():
+        value = chosen.get(name, item.default)
+        code = item.unit(value) if item.ordered else item.position(value)
+        out.append(float(code or 0))
+    return out
+
+
+def chances(
+    failures: list[list[float]],
+    successes: list[list[float]],
+    asked: list[list[float]],
+    *,
+    causes: list[str] | None = None,
+) -> list[float]:
+    rows = np.array([*failures, *successes])
+    failed = np.arange(len(rows)) < len(failures)
+    causes = causes or ["crash"] * len(failures)
+    model = suspect_model(SUSPECTS, rows, failed, causes, causes=causes)
+    return [float(chance) for chance in model.chance(np.array(asked))]
+
+
+def test_one_limit_in_common_outweighs_a_label_for_each_failure() -> None:
+    failures = [
+        row(max_num_seqs=430, quantization="awq"),
+        row(max_num_seqs=290, quantization="fp8", attention_backend="FLASHINFER"),
+        row(max_num_seqs=160, kv_cache_dtype="fp8", attention_backend="TRITON_ATTN"),
+    ]
+    beyond, below, label = chances(
+        failures, [row()], [row(max_num_seqs=500), row(max_num_seqs=70), row(quantization="fp8")]
+    )
+    assert beyond < 0.3
+    assert below > 0.8
+    assert label > 0.6
+
+
+def test_many_dead_labels_do_not_condemn_the_default_that_stood_beside_them() -> None:
+    failures = [row(quantization="awq"), row(attention_backend="FLASHINFER"), row(quantization="fp8")] * 2
+    alive, dead = chances(
+        failures,
+        [row(), row(max_num_seqs=32)],
+        [row(max_num_seqs=48), row(quantization="awq")],
+        causes=["no weights", "no kernel", "no support"] * 2,
+    )
+    assert alive > 0.8
+    assert dead < 0.1
+
+
+def test_a_limit_between_two_trials_is_closed_in_on() -> None:
+    first = chances([row(max_num_seqs=512)], [row()], [row(max_num_seqs=n) for n in (70, 256, 1024)])
+    assert first == sorted(first, reverse=True)
+    assert first[0] > 0.9
+    later = chances([row(max_num_seqs=512)], [row(), row(max_num_seqs=300)], [row(max_num_seqs=n) for n in (256, 512)])
+    assert later[0] > 0.9, "what is less than what started will start"
+    assert later[1] < 0.4
+
+
+def test_a_word_that_ends_like_out_of_memory_does_not_name_it() -> None:
+    assert SUSPECTS.named(["boom", "no room"]).max() == 1.0
+    assert SUSPECTS.named(["CUDA OOM"]).max() > 1.0
+
+
+def test_what_was_not_asked_for_proves_little() -> None:
+    """The default is written down as 64, but the server that started may have chosen 16 by itself."""
+    failures = [row(max_num_seqs=n) for n in (32, 48, 40)]
+    rows = np.array([*failures, row()])
+    failed = np.array([True, True, True, False])
+    implied = np.zeros(rows.shape, dtype=bool)
+    implied[3] = True
+    causes = ["crash"] * 3
+    trusted = suspect_model(SUSPECTS, rows, failed, causes, causes=causes)
+    doubted = suspect_model(SUSPECTS, rows, failed, causes, causes=causes, implied=implied)
+    asked = np.array([row(max_num_seqs=50)])
+    assert doubted.chance(asked)[0] < trusted.chance(asked)[0]
