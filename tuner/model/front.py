@@ -58,14 +58,15 @@ class Front:
 def pareto_front(history: History, compare: Callable[..., Comparison]) -> Front | None:
     """The front of the feasible configurations, the defaults among them; None for a study with one objective.
 
-    Configurations are compared by their means. An objective that was not measured for one keeps it off the front.
+    Configurations are compared by their means; what was not confirmed pushes a confirmed one off the front only where
+    their intervals are apart. An objective that was not measured for one keeps it off the front.
     """
     if not history.further:
         return None
     objectives = (history.objective, *history.further)
     views = [by_objective(history, objective) for objective in objectives]
     points = _points(history, views)
-    front = [p for p in points if not any(_beats(q.values, p.values, objectives) for q in points)]
+    front = [p for p in points if not any(_pushes_off(q, p, objectives) for q in points)]
     front.sort(key=lambda p: p.values[0].value, reverse=objectives[0].maximize)
     judged = tuple(
         replace(point, judgements=_judgements(point, views, compare), roles=tuple(_roles(point, front, objectives)))
@@ -82,7 +83,7 @@ def favourites(history: History) -> list[Contender]:
         return []
     objectives = (history.objective, *history.further)
     points = _points(history, [by_objective(history, objective) for objective in objectives])
-    front = [p for p in points if not any(_beats(q.values, p.values, objectives) for q in points)]
+    front = [p for p in points if not any(_pushes_off(q, p, objectives) for q in points)]
     named = [*(_end(front, index, objectives) for index in range(len(objectives))), _knee(front, objectives)]
     return [point.contender for point in named if point is not None and not point.is_baseline]
 
@@ -132,6 +133,21 @@ def _spread_known(contender: Contender) -> bool:
     first = contender.counted[0].outcome.measurement
     rounds = first.objective.samples if first is not None and first.objective is not None else ()
     return len(contender.counted) > 1 or len(rounds) > 1
+
+
+def _pushes_off(a: FrontPoint, b: FrontPoint, objectives: Sequence[Objective]) -> bool:
+    """``a`` beats ``b``; a number that was not confirmed beats a confirmed one only beyond both intervals.
+
+    Of many that are as good, the luckiest would otherwise stand on the front, and what was started again never.
+    """
+    if not _beats(a.values, b.values, objectives):
+        return False
+    if a.contender.confirmed or not b.contender.confirmed:
+        return True
+    return any(
+        o.better(x.low if o.maximize else x.high, y.high if o.maximize else y.low)
+        for x, y, o in zip(a.values, b.values, objectives, strict=True)
+    )
 
 
 def _beats(a: Sequence[Estimate], b: Sequence[Estimate], objectives: Sequence[Objective]) -> bool:

@@ -152,3 +152,16 @@ def test_accuracy_as_an_objective_keeps_its_own_standard_error() -> None:
     accuracy = front.points[0].values[1]
     assert (accuracy.low, accuracy.high) == pytest.approx((0.65 - 0.0392, 0.65 + 0.0392))
     assert front.points[0].judgements[1] is None
+
+
+def test_a_lucky_number_does_not_push_off_what_was_confirmed(trade: Trade) -> None:
+    trade.add(3, 179.0, 60.5, origin="confirm")
+    trade.add(3, 179.5, 60.3, origin="confirm")
+    trade.add(6, 179.9, 60.0)
+    front = pareto_front(trade.history, compare)
+    assert front is not None
+    assert [point.contender.number for point in front.points] == [1, 8, 3, 2]
+    trade.add(7, 190.0, 50.0)
+    front = pareto_front(trade.history, compare)
+    assert front is not None
+    assert [point.contender.number for point in front.points] == [1, 9, 2], "beyond doubt"
