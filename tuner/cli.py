@@ -263,6 +263,7 @@ def tune(
         _end_with_the_pipe()
         compose.dry_run(options)
     else:
+        _interrupts.resumable = True
         compose.run_study(options)
 
 
@@ -378,6 +379,7 @@ class _Interrupts:
 
     def __init__(self) -> None:
         self.seen = False
+        self.resumable = False
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
         if self.seen:
@@ -387,6 +389,7 @@ class _Interrupts:
         raise KeyboardInterrupt
 
 
+_interrupts = _Interrupts()
 _FULL_OR_FORBIDDEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO, errno.EMFILE})
 
 
@@ -394,9 +397,8 @@ def main() -> None:
     """Entry point: one line and an exit code for what a person can mend, 130 after an interrupt."""
     # What a study writes is its owner's: logs and stores can hold prompts.
     os.umask(0o077)
-    handler = _Interrupts()
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(name, handler)
+        signal.signal(name, _interrupts)
     try:
         code: Any = app(standalone_mode=False)
         if code == _INTERRUPTED:
@@ -405,7 +407,7 @@ def main() -> None:
     except TunerError as error:
         _fail(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        _fail("interrupted; the same command goes on from here", _INTERRUPTED)
+        _fail("interrupted" + "; the same command goes on from here" * _interrupts.resumable, _INTERRUPTED)
     except typer.Exit as ended:
         sys.exit(ended.exit_code)
     except BrokenPipeError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -43,7 +44,7 @@ def ui_command(uri: str, port: int, *, host: str = "127.0.0.1") -> tuple[list[st
     return argv, environment
 
 
-def open_ui(uri: str, host: str = "127.0.0.1", port: int = 5000, *, say: Callable[[str], None] = print) -> int:
+def open_ui(uri: str, host: str = "127.0.0.1", port: int = 5000, *, say: Callable[[str], None] | None = None) -> int:
     """Serve the UI until interrupted; returns 0 then, as Ctrl-C is how it is meant to end.
 
     Raises:
@@ -64,7 +65,8 @@ def open_ui(uri: str, host: str = "127.0.0.1", port: int = 5000, *, say: Callabl
             stdout=log,
             stderr=subprocess.STDOUT,
         )
-        return _serve(process, host, port, log, say)
+        # Flushed: whoever reads a pipe or a log wants the address now, not when the UI ends.
+        return _serve(process, host, port, log, say or functools.partial(print, flush=True))
 
 
 def _serve(process: subprocess.Popen[bytes], host: str, port: int, log: IO[bytes], say: Callable[[str], None]) -> int:
