@@ -130,16 +130,19 @@ def _comparison(console: Console, document: Mapping[str, Any]) -> None:
     before, after = _figures(baseline), _figures(winner)
     proven = document["judgement"] is not None and document["judgement"]["verdict"] == "better"
     column = "winner" if proven else "best candidate"
-    table = new_table("", ("figure", "left"), ("vLLM's defaults", "right"), (column, "right"), ("change", "right"))
+    columns = [("figure", "left"), ("vLLM's defaults", "right"), (column, "right"), ("change", "right")]
+    shown_columns = len(columns) if winner is not None else 2
+    table = new_table("", *columns[:shown_columns])
     objective = document["objective"]
-    table.add_row(
-        Text(objective["metric"]),
-        *_pair(baseline and baseline["value"], winner and winner["value"], objective["unit"]),
-    )
+    rows = [
+        (objective["metric"], *_pair(baseline and baseline["value"], winner and winner["value"], objective["unit"]))
+    ]
     for metric, label, unit in FIGURES:
         if metric in (before | after) and metric != objective["metric"]:
-            table.add_row(Text(label), *_pair(before.get(metric), after.get(metric), unit))
-    table.add_row(Text("mean over"), Text(_counted_trials(baseline)), Text(_counted_trials(winner)), "", style="dim")
+            rows.append((label, *_pair(before.get(metric), after.get(metric), unit)))
+    rows.append(("mean over", _counted_trials(baseline), _counted_trials(winner), ""))
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row[:shown_columns]))
     console.print(table)
     if winner is not None:
         title = (
@@ -280,8 +283,8 @@ def _short(text: str, width: int) -> str:
 
 
 def _front(console: Console, document: Mapping[str, Any]) -> None:
-    if not document["pareto"]:
-        return
+    if len(document["pareto"]) < 2:
+        return  # one that is best in both: nothing to trade
     table = new_table(
         "Best trade-offs of objective and accuracy", ("#", "right"), ("objective", "right"), ("accuracy", "right")
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -13,6 +13,17 @@ from tuner.model.targets import figure as number
 __all__ = ["counted", "duration", "figure", "new_table", "say"]
 
 
+class _Titled(Table):
+    """A table whose title may be longer than its rows: Rich would fold it to their width."""
+
+    heading = ""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self.heading:
+            yield Text(self.heading, style="italic")
+        yield from super().__rich_console__(console, options)
+
+
 def say(console: Console, text: str, *, style: str = "") -> None:
     """One paragraph, wrapped between words to the terminal, never coloured by its content."""
     console.print(Text(text, style=style), soft_wrap=not console.is_terminal)
@@ -20,7 +31,8 @@ def say(console: Console, text: str, *, style: str = "") -> None:
 
 def new_table(title: str, *columns: tuple[str, str]) -> Table:
     """A table without rules; a column is its name and ``left`` or ``right``."""
-    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="dim")
+    table = _Titled(box=None, pad_edge=False, header_style="dim")
+    table.heading = title
     for name, justify in columns:
         table.add_column(name, justify="right" if justify == "right" else "left", overflow="fold")
     return table

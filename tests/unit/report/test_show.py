@@ -15,6 +15,7 @@ from tuner.model.measurement import Estimate, Measurement, ServerReport
 from tuner.model.outcome import Blame, Failure, Outcome, Status
 from tuner.model.workload import Limit, Objective
 from tuner.report import print_conclusion, print_study, print_trial, study_document
+from tuner.report.text import new_table
 
 BASELINE = Candidate(assignment={}, arguments={}, origin="baseline")
 JUDGEMENT = Judgement(
@@ -238,3 +239,20 @@ def test_steps_by_graph_mode_are_shares() -> None:
     console, out = shown()
     print_trial(console, Trial(number=1, origin="search", outcome=outcome), Objective())
     assert "Steps by CUDA graph mode: FULL 90.0%, NONE 10.0%" in out.getvalue()
+
+
+def test_a_title_is_never_folded_to_a_narrow_table() -> None:
+    console, out = shown(80)
+    table = new_table("Best trade-offs of objective and accuracy", ("#", "right"))
+    table.add_row("1")
+    console.print(table)
+    assert out.getvalue().splitlines()[0] == "Best trade-offs of objective and accuracy"
+
+
+def test_without_a_winner_there_is_no_empty_column() -> None:
+    history = study()
+    history.trials.pop()
+    console, out = shown()
+    print_study(console, history, None, {})
+    assert "best candidate" not in out.getvalue()
+    assert "change" not in out.getvalue()
