@@ -11,13 +11,14 @@ from statistics import fmean
 
 import pytest
 
-from tuner.errors import StudyStopped
+from tuner.account import Account
+from tuner.errors import InputError, StudyStopped
 from tuner.measuring.statistics import compare
 from tuner.model.candidate import Candidate, Exclusion
 from tuner.model.json import Json, Scalar
-from tuner.model.measurement import Estimate, Measurement, QualityReport, ServerReport
+from tuner.model.measurement import Estimate, Measurement, PointResult, QualityReport, ServerReport
 from tuner.model.outcome import Blame, Failure, Outcome, Status
-from tuner.model.workload import Limit, Objective, Workload
+from tuner.model.workload import Limit, LoadPoint, Objective, Workload
 from tuner.ports import Past, Progress, StudyInfo, Suggestion, TrialContext
 from tuner.study import Budget, Study, _duration
 
@@ -173,6 +174,7 @@ def _study(
     optimizer: MemoryOptimizer | None = None,
     budget: Budget | None = None,
     limits: tuple[Limit, ...] = (),
+    further: tuple[Objective, ...] = (),
 ) -> tuple[Study, TableRunner, MemoryOptimizer, Notes]:
     runner, optimizer, notes = runner or TableRunner(), optimizer or MemoryOptimizer(), Notes()
     study = Study(
@@ -183,6 +185,7 @@ def _study(
             workload=Workload(name="w"),
             objective=Objective(),
             limits=limits,
+            further=further,
             directory=tmp_path,
         ),
         planner=LinePlanner(),
@@ -423,3 +426,77 @@ def test_one_earlier_trial_is_one(tmp_path: Path) -> None:
     result = again.run()
     assert ("message", "going on with 1 earlier trial of study line") in notes.events
     assert result.reason == "the budget of 1 trial is spent"
+
+
+LATENCY = Objective(metric="latency/ttft_p99", maximize=False, unit="ms")
+
+
+def test_several_objectives_end_with_a_front_whose_ends_are_confirmed(tmp_path: Path) -> None:
+    """More ``x`` is more throughput and more latency, so everything is on the front but the ends stand out."""
+    study, runner, _, _ = _study(tmp_path, further=(LATENCY,), budget=Budget(trials=32))
+    study.run()
+    summary = study.summary()
+    front = summary["front"]
+    assert isinstance(front, dict)
+    assert front["baseline"] == {"values": front["points"][-1]["values"], "on_front": True, "beaten_by": []}
+    assert front["points"][0]["roles"] == ["best throughput/output"]
+    assert front["points"][-1]["baseline"] is True
+    confirmed = [point["assignment"]["x"] for point in front["points"] if point["confirmed"] and not point["baseline"]]
+    assert confirmed[0] == 50
+    assert len(confirmed) == 2, "the best of throughput and the knee; the best of latency are the defaults"
+    assert all(context.reference is None for _, _, context in runner.ran), "no early stop: it may be best in another"
+
+
+def test_an_objective_that_the_defaults_have_no_figure_of_ends_the_study_in_one_line(tmp_path: Path) -> None:
+    study, runner, _, _ = _study(tmp_path, further=(Objective(metric="gpu/power_w", maximize=False, unit="W"),))
+    with pytest.raises(
+        InputError, match=r"--objective power: was not measured .* there is latency/ttft_p99, throughput"
+    ):
+        study.run()
+    assert len(runner.ran) == 1
+
+
+def test_a_resumed_study_still_has_its_front(tmp_path: Path) -> None:
+    optimizer = MemoryOptimizer()
+    first, _, _, _ = _study(tmp_path, optimizer=optimizer, further=(LATENCY,), budget=Budget(trials=8))
+    first.run()
+    before = first.summary()["front"]
+    again, _, _, _ = _study(tmp_path, optimizer=optimizer, further=(LATENCY,), budget=Budget(trials=1))
+    again._account = Account.read(tmp_path / "progress.json")
+    again._resume()
+    assert again.summary()["front"] == before
+
+
+def test_load_points_are_answered_one_by_one(tmp_path: Path) -> None:
+    """Small ``x`` is best alone, large ``x`` in company and in the mean: both are confirmed."""
+    points = (LoadPoint(concurrency=1), LoadPoint(concurrency=8))
+    study, runner, _, _ = _study(tmp_path, runner=PointsRunner(), budget=Budget(trials=24))
+    study.info = replace(study.info, workload=Workload(name="w", points=points))
+    study.run()
+    loads = study.summary()["loads"]
+    assert isinstance(loads, list)
+    assert [(entry["load"], entry["best"]["assignment"]["x"]) for entry in loads] == [("c1", 1), ("c8", 50)]
+    assert [entry["best"]["confirmed"] for entry in loads] == [2, 2]
+    assert [entry["judgement"]["verdict"] for entry in loads] == ["better", "better"]
+    assert loads[0]["single"]["trial"] == loads[1]["best"]["trial"]
+    assert [x for x, _, _ in runner.ran[-6:]] == [50, 1, 0, 0, 1, 50]
+
+
+class PointsRunner(TableRunner):
+    def run(self, candidate: Candidate, context: TrialContext, progress: Progress) -> Outcome:
+        outcome = super().run(candidate, context, progress)
+        x = int(str(candidate.assignment.get("x", 0)))
+        points = []
+        for name, value in (("c1", 20.0 if x == 0 else 60.0 - x), ("c8", 100.0 + 3 * x)):
+            samples = tuple(value * (1 + self.noise * math.sin(context.seed + k)) for k in range(3))
+            estimate = Estimate(value=fmean(samples), low=value * 0.99, high=value * 1.01, samples=samples)
+            points.append(
+                PointResult(
+                    name=name,
+                    metrics={"throughput/output": estimate.value},
+                    estimates={"throughput/output": estimate},
+                    rounds=3,
+                )
+            )
+        assert outcome.measurement is not None
+        return replace(outcome, measurement=replace(outcome.measurement, points=tuple(points)))

@@ -12,6 +12,7 @@ from typing import Any
 from tuner.model.candidate import Candidate
 from tuner.model.json import finite
 from tuner.model.workload import Objective
+from tuner.tracking.answers import answer_metrics, answer_tags, answer_text
 from tuner.tracking.payload import Mask, legal, shown, yaml_text
 
 __all__ = ["VIEW", "Overview"]
@@ -93,6 +94,7 @@ class Overview:
         for row in self.rows:
             found[f"trials/{row['state']}"] = found.get(f"trials/{row['state']}", 0) + 1
         found["trials/all"] = len(self.rows)
+        found.update(answer_metrics(self.summary))
         return {legal(name): float(value) for name, value in found.items() if finite(value)}
 
     def experiment_tags(self, limits: Sequence[str]) -> dict[str, str]:
@@ -152,7 +154,7 @@ class Overview:
         tags = {"winner": f"trial {winner['number']}" if winner else "none yet" if not self.summary else "none"}
         if isinstance(judgement, Mapping):
             tags["verdict"] = str(judgement.get("verdict", ""))
-        return tags
+        return {**tags, **answer_tags(self.summary)}
 
     def _gain(self) -> dict[str, float] | None:
         judgement = self.summary.get("judgement")
@@ -178,7 +180,7 @@ class Overview:
 
     def note(self) -> str:
         """The description in Markdown."""
-        parts = [f"**{self.title}**", self._verdict(), self._comparison()]
+        parts = [f"**{self.title}**", self._verdict(), self._comparison(), answer_text(self.summary)]
         text = self.yaml()
         if text is not None:
             parts.append(f"### The winner, for `vllm serve --config best.yaml`\n\n```yaml\n{text}```")

@@ -210,7 +210,9 @@ def study_params(info: StudyInfo, hide: Mask) -> dict[str, str]:
     found: dict[str, Any] = {
         "hardware": info.hardware,
         "model": info.model,
-        "objective": f"{'maximise' if info.objective.maximize else 'minimise'} {info.objective.metric}",
+        "objective": "; ".join(
+            f"{'maximise' if item.maximize else 'minimise'} {item.metric}" for item in (info.objective, *info.further)
+        ),
         "limits": ", ".join(
             f"{limit.metric} {'<=' if limit.at_most else '>='} {limit.bound:g}" for limit in info.limits
         ),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 from tuner.ports import StudyInfo
 from tuner.tracking import payload
+from tuner.tracking.answers import answer_tables
 from tuner.tracking.artifacts import stage
 from tuner.tracking.overview import Overview
 from tuner.tracking.payload import Mask
@@ -155,11 +157,12 @@ class Sender:
         parent = self._parent(at)
         # MLflow shows the value of the last step as the run's: the number of trials known is a step that grows.
         metrics = [(name, value, len(rows)) for name, value in overview.metrics().items()]
+        tables = {"trials.json": overview.table_json(), **answer_tables(self._summary)}
         tags = {
             **overview.tags(),
             "mlflow.note.content": overview.note()[:60_000],
             # What log_table would set; log_table itself appends to a table that is already there.
-            "mlflow.loggedArtifacts": '[{"path": "trials.json", "type": "table"}]',
+            "mlflow.loggedArtifacts": json.dumps([{"path": name, "type": "table"} for name in tables]),
         }
         self.store.log(parent, metrics=metrics, tags=tags, at=at)
         limits = [limit.metric for limit in self._info.limits]
@@ -169,7 +172,7 @@ class Sender:
                 # With the trial's own time, a point that is sent again after a restart is the same point.
                 self.store.log(parent, metrics=[(name, value, row["number"])], at=row["at"])
                 self._charted.add((row["number"], name))
-        texts = {"trials.csv": overview.csv(), "trials.json": overview.table_json()}
+        texts = {"trials.csv": overview.csv(), **tables}
         best = overview.yaml()
         if best is not None:
             texts["best.yaml"] = best
