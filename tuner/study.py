@@ -15,7 +15,7 @@ from tuner.model.confirmation import LEAST_STARTS, finalists, reserve_for
 from tuner.model.front import pareto_front
 from tuner.model.history import Comparison, History, Judgement, Trial
 from tuner.model.json import Json, Scalar
-from tuner.model.judge import constraints
+from tuner.model.judge import constraints, misses
 from tuner.model.loads import load_answers
 from tuner.model.measurement import QualityReport
 from tuner.model.outcome import Outcome, Status
@@ -151,7 +151,7 @@ class Study:
         if outcome.status is Status.MEASURED and self._history.baseline() is not None:
             return
         if outcome.status is Status.MEASURED:
-            missed = ", ".join(name for name, value in outcome.constraints.items() if value > 0)
+            missed = ", ".join(misses(outcome, self.info.limits))
             # The baseline may miss a limit that a better configuration keeps: it stays the yardstick.
             self.observer.message(f"the baseline itself misses: {missed}; candidates are judged by the limits")
             return

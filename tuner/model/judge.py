@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from tuner.model.candidate import Exclusion
 from tuner.model.json import Json, finite
 from tuner.model.measurement import Measurement, QualityReport
-from tuner.model.outcome import Failure, Outcome
+from tuner.model.outcome import Failure, Outcome, Status
 from tuner.model.targets import figure, metric_unit, short_name
 from tuner.model.workload import Limit
 
-__all__ = ["constraint_names", "constraints", "limit_value", "limits_of", "misses"]
+__all__ = ["constraint_names", "constraints", "limit_value", "limits_of", "misses", "reason"]
 
 _KEPT = -1.0
 _BROKEN = 1.0
@@ -98,6 +98,24 @@ def misses(outcome: Outcome, limits: Sequence[Limit]) -> list[str]:
             found.append(f"{name} {_apart(value, limit.bound)} {sign} {figure(limit.bound, metric_unit(limit.metric))}")
     others = [name for name, value in outcome.constraints.items() if value > 0 and name.startswith("limit:")]
     return found + [short_name(name.removeprefix("limit:")) for name in others if name not in known]
+
+
+def reason(outcome: Outcome, limits: Sequence[Limit] = ()) -> str:
+    """One sentence: why the trial is not simply a good one; empty if it is."""
+    if outcome.exclusion is not None:
+        return outcome.exclusion.reason
+    if outcome.failure is not None:
+        return outcome.failure.cause
+    if outcome.status is Status.DUPLICATE:
+        return f"runs the same as trial {outcome.twin}"
+    missed = misses(outcome, limits)
+    if outcome.status is Status.BEHIND:
+        # What an early end kept from being reported is no reason for it.
+        broken = [text for text in missed if not text.endswith("not reported")]
+        return f"stopped early: {', '.join(broken) or 'clearly behind the best'}"
+    if outcome.quality is not None and not outcome.quality.passed:
+        return outcome.quality.reason
+    return f"misses its limits: {', '.join(missed)}" if missed else ""
 
 
 def _apart(value: float, bound: float) -> str:

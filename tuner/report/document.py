@@ -10,14 +10,14 @@ from typing import Any
 from tuner.model.choices import differing
 from tuner.model.history import Contender, History, Judgement, Trial
 from tuner.model.json import Json, finite
-from tuner.model.judge import limits_of, misses
+from tuner.model.judge import limits_of, misses, reason
 from tuner.model.measurement import ServerReport
-from tuner.model.outcome import Outcome, Status
+from tuner.model.outcome import Status
 from tuner.model.records import to_record
 from tuner.model.secrets import mask, mask_environment
 from tuner.model.workload import Limit
 
-__all__ = ["ACCOUNT", "kind_of", "pareto", "reason", "study_document", "time_account", "trial_document"]
+__all__ = ["ACCOUNT", "kind_of", "pareto", "study_document", "time_account", "trial_document"]
 
 ACCOUNT = ("measure", "start", "warmup", "quality", "teardown")
 """Phases of a trial, as the loop clocks them, in the order of the time account."""
@@ -76,7 +76,7 @@ def trial_document(trial: Trial, about: Mapping[str, Json] | None = None) -> dic
         "origin": trial.origin,
         "status": outcome.status.value,
         "feasible": outcome.feasible,
-        "reason": reason(outcome, limits),
+        "reason": mask(reason(outcome, limits)),
         "misses": misses(outcome, limits),
         "basis": _basis(server),
         "asked": {
@@ -98,23 +98,6 @@ def trial_document(trial: Trial, about: Mapping[str, Json] | None = None) -> dic
 def kind_of(about: Mapping[str, Json]) -> str:
     """What measured: ``vllm``, ``external`` (a trial command) or ``replay``."""
     return str(_mapping(about, "facts").get("kind", "vllm"))
-
-
-def reason(outcome: Outcome, limits: Sequence[Limit] = ()) -> str:
-    """One sentence: why the trial is not simply a good one; empty if it is."""
-    if outcome.exclusion is not None:
-        return outcome.exclusion.reason
-    if outcome.failure is not None:
-        return mask(outcome.failure.cause)
-    if outcome.status is Status.DUPLICATE:
-        return f"runs the same as trial {outcome.twin}"
-    if outcome.status is Status.BEHIND:
-        broken = [text for text in misses(outcome, limits) if not text.endswith("not reported")]
-        return f"stopped early: {', '.join(broken) or 'clearly behind the best'}"
-    if outcome.quality is not None and not outcome.quality.passed:
-        return outcome.quality.reason
-    missed = misses(outcome, limits)
-    return f"misses its limits: {', '.join(missed)}" if missed else ""
 
 
 def pareto(history: History) -> list[dict[str, Any]]:
@@ -226,7 +209,7 @@ def _line(trial: Trial, limits: Sequence[Limit], defaults: Mapping[str, Json]) -
         "basis": _basis(outcome.server),
         "seconds": outcome.seconds.get("total"),
         "misses": misses(outcome, limits),
-        "reason": reason(outcome, limits),
+        "reason": mask(reason(outcome, limits)),
     }
 
 
@@ -241,7 +224,7 @@ def _failures(trials: Iterable[Trial]) -> list[dict[str, Any]]:
             "class": kind,
             "trials": [trial.number for trial in found],
             "blame": found[0].outcome.failure.blame.value if found[0].outcome.failure else "",
-            "cause": reason(found[0].outcome),
+            "cause": mask(reason(found[0].outcome)),
             "advice": found[0].outcome.failure.advice if found[0].outcome.failure else "",
         }
         for kind, found in sorted(groups.items(), key=lambda item: -len(item[1]))

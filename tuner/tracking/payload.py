@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import yaml
 
 from tuner.model.candidate import Candidate
 from tuner.model.json import Json, canonical, finite
+from tuner.model.judge import reason
 from tuner.model.outcome import Outcome, Status
 from tuner.model.secrets import MASK, looks_secret, mask, mask_environment
 from tuner.model.serve_config import serve_command, serve_config
+from tuner.model.workload import Limit
 from tuner.ports import StudyInfo
 
 __all__ = [
@@ -26,7 +28,6 @@ __all__ = [
     "child_tags",
     "command_text",
     "experiment_name",
-    "reason",
     "row",
     "run_name",
     "study_params",
@@ -147,28 +148,12 @@ def child_metrics(outcome: Outcome) -> dict[str, float]:
     return {legal(name): float(value) for name, value in found.items() if finite(value)}
 
 
-def reason(outcome: Outcome) -> str:
-    """One sentence: why the trial is not simply a good one; empty if it is."""
-    if outcome.exclusion is not None:
-        return outcome.exclusion.reason
-    if outcome.failure is not None:
-        return outcome.failure.cause
-    if outcome.status is Status.DUPLICATE:
-        return f"runs the same as trial {outcome.twin}"
-    if outcome.status is Status.BEHIND:
-        return "stopped early: clearly behind the best"
-    if outcome.quality is not None and not outcome.quality.passed:
-        return outcome.quality.reason
-    missed = [name.removeprefix("limit:") for name, value in outcome.constraints.items() if value > 0]
-    return f"misses {', '.join(missed)}" if missed else ""
-
-
-def child_tags(outcome: Outcome, *, is_best: bool, hide: Mask) -> dict[str, str]:
+def child_tags(outcome: Outcome, *, is_best: bool, hide: Mask, limits: Sequence[Limit] = ()) -> dict[str, str]:
     tags = {
         "state": outcome.status.value,
         "feasible": "yes" if outcome.feasible else "no",
         "origin": outcome.candidate.origin,
-        "reason": reason(outcome),
+        "reason": reason(outcome, limits),
     }
     if is_best:
         tags["best_so_far"] = "yes"
@@ -241,8 +226,7 @@ ROW_KEYS = frozenset(
         "arguments",
         "environment",
         "assignment",
-        "reason",
-        "at",
+            "at",
     }
 )
 """What a row of the study's table must have to be shown; others were written by another version."""

@@ -145,7 +145,7 @@ class MlflowTracker:
                 "status": payload.RUN_STATUS[outcome.status],
                 "params": payload.child_params(candidate, effective, self._hide),
                 "metrics": payload.child_metrics(outcome),
-                "tags": payload.child_tags(outcome, is_best=is_best, hide=self._hide),
+                "tags": payload.child_tags(outcome, is_best=is_best, hide=self._hide, limits=info.limits),
                 "directory": str(directory.absolute()),
                 "texts": {
                     "serve.yaml": payload.yaml_text(candidate, info.model, self._hide),

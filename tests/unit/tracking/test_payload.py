@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from tuner.model.candidate import Candidate, Exclusion
+from tuner.model.judge import reason
 from tuner.model.measurement import Estimate, Measurement, PointResult, ServerReport
 from tuner.model.outcome import Blame, Failure, Outcome, Status
 from tuner.tracking import payload
@@ -65,7 +66,7 @@ def test_several_load_points_stand_side_by_side() -> None:
     ("outcome", "sentence"),
     [
         (OUTCOME, ""),
-        (replace(OUTCOME, constraints={"limit:latency/ttft_p99": 0.2}), "misses latency/ttft_p99"),
+        (replace(OUTCOME, constraints={"limit:latency/ttft_p99": 0.2}), "misses its limits: ttft_p99"),
         (replace(OUTCOME, status=Status.DUPLICATE, twin=4), "runs the same as trial 4"),
         (replace(OUTCOME, exclusion=Exclusion(reason="needs 90 GiB", rule="memory")), "needs 90 GiB"),
         (
@@ -75,7 +76,7 @@ def test_several_load_points_stand_side_by_side() -> None:
     ],
 )
 def test_the_reason_is_one_sentence(outcome: Outcome, sentence: str) -> None:
-    assert payload.reason(outcome) == sentence
+    assert reason(outcome) == sentence
 
 
 def test_tags_tell_state_feasibility_and_failure() -> None:
