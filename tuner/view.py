@@ -17,6 +17,8 @@ from tuner.model.choices import differing, fit, shown
 from tuner.model.json import Json
 from tuner.model.judge import misses
 from tuner.model.outcome import Outcome, Status
+from tuner.model.projection import value_of
+from tuner.model.targets import short_name
 from tuner.model.workload import Limit, Objective
 
 __all__ = ["StudyView", "number"]
@@ -51,11 +53,13 @@ class StudyView:
         console: Console,
         objective: Objective,
         *,
+        further: Sequence[Objective] = (),
         limits: Sequence[Limit] = (),
         defaults: Mapping[str, Json] | None = None,
         budget_s: float | None = None,
         quiet: bool = False,
     ) -> None:
+        self._further = tuple(further)
         self._limits = tuple(limits)
         self._defaults = dict(defaults or {})
         self._console = console
@@ -143,6 +147,9 @@ class StudyView:
             text.append(f" ±{(estimate.high - estimate.low) / 2 / abs(estimate.value):.1%}")
         if self._baseline and outcome.candidate.origin != "baseline":
             text.append(f" ({outcome.objective / self._baseline:.2f}× default)")
+        for objective in self._further:
+            value = value_of(outcome, objective.metric)
+            text.append(f", {short_name(objective.metric)} {'?' if value is None else number(value, objective)}")
         if outcome.server is not None and outcome.server.mode == "estimate":
             text.append(" estimated")
         missed = misses(outcome, self._limits)

@@ -63,3 +63,20 @@ def test_many_choices_are_counted() -> None:
     text = seen(replace(measured(latency__ttft_p99=1.0), candidate=many))
     assert "more" in text
     assert all(len(line) < 300 for line in text.splitlines())
+
+
+def test_every_objective_of_several_is_in_the_trials_line() -> None:
+    out = io.StringIO()
+    latency, power = (
+        Objective(metric=name, maximize=False, unit=unit)
+        for name, unit in (("latency/ttft_p99", "ms"), ("gpu/power_w", "W"))
+    )
+    outcome = Outcome(
+        candidate=Candidate(assignment={}, arguments={}, origin="baseline"),
+        status=Status.MEASURED,
+        objective=100.0,
+        measurement=Measurement(metrics={"throughput/output": 100.0, "latency/ttft_p99": 12.0}, objective=None),
+    )
+    with StudyView(Console(file=out, width=200), Objective(), further=(latency, power)) as view:
+        view.trial_ended(0, outcome, is_best=False)
+    assert "100.0 tok/s, ttft_p99 12.0 ms, power ?" in out.getvalue()

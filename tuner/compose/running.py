@@ -91,6 +91,7 @@ def run_study(options: Options) -> None:
             StudyView(
                 console,
                 objective,
+                further=info.further,
                 limits=limits,
                 defaults=_defaults(plan),
                 budget_s=options.budget_seconds,
