@@ -160,7 +160,7 @@ def _gain(judgement: Entry | None) -> str:
 def _ends(judgement: Entry | None) -> str:
     if judgement is None or not finite(judgement["low"]) or not finite(judgement["high"]):
         return ""
-    return f"{judgement['low']:+.1%} to {judgement['high']:+.1%}"
+    return f"{judgement['low'] * 100:+.1f} to {judgement['high']:+.1%}"
 
 
 def _verdict(judgement: Entry) -> str:

@@ -17,6 +17,7 @@ from tuner.errors import InputError
 from tuner.model.history import History, Trial
 from tuner.model.json import Json, finite
 from tuner.model.outcome import Blame, Outcome, Status
+from tuner.model.projection import estimate_of
 from tuner.model.secrets import mask, mask_environment
 
 __all__ = ["table_row", "write_table"]
@@ -70,6 +71,7 @@ def table_row(trial: Trial) -> dict[str, Any]:
         "bound": None if measurement is None else measurement.bound,
         "metrics": metrics,
         "samples": _samples(trial),
+        "points": _points(trial),
         "accuracy": dict(outcome.quality.metrics) if outcome.quality is not None else None,
         "power_w": metrics.get("gpu/power_w"),
         "effective": dict(server.effective) if server is not None else None,
@@ -83,11 +85,23 @@ def table_row(trial: Trial) -> dict[str, Any]:
 
 
 def _samples(trial: Trial) -> dict[str, list[float]]:
-    """Per-round values by metric, of the first load point (the only one, mostly)."""
+    """Per-round values by metric: of the only load point, or the weighted mean over several."""
     measurement = trial.outcome.measurement
     if measurement is None or not measurement.points:
         return {}
+    if len(measurement.points) > 1:
+        names = [name for name in measurement.points[0].estimates if name in measurement.metrics]
+        found = {name: estimate_of(trial.outcome, name) for name in names}
+        return {name: list(item.samples) for name, item in found.items() if item is not None}
     return {name: list(item.samples) for name, item in measurement.points[0].estimates.items() if item.samples}
+
+
+def _points(trial: Trial) -> list[dict[str, Any]]:
+    """What each load point measured, where there are several."""
+    points = trial.outcome.measurement.points if trial.outcome.measurement is not None else ()
+    if len(points) < 2:
+        return []
+    return [{"name": point.name, "weight": point.weight, "metrics": dict(point.metrics)} for point in points]
 
 
 def _single(metrics: Mapping[str, float], name: str) -> list[float]:

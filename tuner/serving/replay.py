@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 import time
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from tuner.model.outcome import Outcome, Status
 from tuner.model.workload import Objective
 from tuner.ports import Progress, TrialContext
 from tuner.serving.protocol import estimate
-from tuner.serving.table import Point, Table, flatten, read_table
+from tuner.serving.table import Point, Table, at_points, flatten, read_table
 
 __all__ = ["ReplayRunner"]
 
@@ -117,21 +118,33 @@ class ReplayRunner:
     def _measurement(self, point: Point, candidate: Candidate, context: TrialContext) -> Measurement:
         text = f"{self._seed}/{candidate.key}/{context.number}"
         source = random.Random(hashlib.sha256(text.encode()).digest())  # noqa: S311 - noise, not a secret
-        value = point.metrics[self._objective.metric]
+        whole, loads = at_points(point.metrics)
+        value = whole[self._objective.metric]
         # A start has a share of its own beside the runs' (other addresses, other clocks): half of the spread here.
         start = source.gauss(0.0, self._noise / 2)
-        samples = [value * max(1.0 + start + source.gauss(0.0, self._noise), 0.01) for _ in range(_RUNS)]
-        objective = estimate(samples)
-        metrics = {**point.metrics, self._objective.metric: objective.value}
-        result = PointResult(
-            name="all", metrics=metrics, estimates={self._objective.metric: objective}, rounds=len(samples)
-        )
+        factors = [max(1.0 + start + source.gauss(0.0, self._noise), 0.01) for _ in range(_RUNS)]
+        metric, objective = self._objective.metric, estimate([value * factor for factor in factors])
+        metrics = {**whole, metric: objective.value}
+        points = [PointResult(name="all", metrics=metrics, estimates={metric: objective}, rounds=_RUNS)]
+        if loads and all(metric in figures for _, figures in loads.values()):
+            points = []
+            for name, (weight, figures) in sorted(loads.items(), key=lambda item: _natural(item[0])):
+                here = estimate([figures[metric] * factor for factor in factors])
+                seen = {**figures, metric: here.value}
+                points.append(
+                    PointResult(name=name, metrics=seen, estimates={metric: here}, rounds=_RUNS, weight=weight)
+                )
         return Measurement(
             metrics=metrics,
             objective=objective,
-            points=(result,),
+            points=tuple(points),
             notes=(f"replayed from {self._name}, not measured: {point.basis}",),
         )
+
+
+def _natural(name: str) -> tuple[tuple[str, int], ...]:
+    """``c8`` before ``c16``."""
+    return tuple((text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", name))
 
 
 def _check_hardware(path: Path, table: Table, hardware: Hardware) -> tuple[str, ...]:

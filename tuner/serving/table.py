@@ -24,7 +24,7 @@ from tuner.errors import InputError
 from tuner.model.json import canonical, finite
 from tuner.model.outcome import Blame, Failure
 
-__all__ = ["Point", "Row", "Table", "flatten", "read_table"]
+__all__ = ["Point", "Row", "Table", "at_points", "flatten", "read_table"]
 
 Features: TypeAlias = Mapping[str, str | float]
 
@@ -32,11 +32,16 @@ _LARGEST_FILE = 256 << 20
 _NEIGHBOURS = 4
 _UNKNOWN_NOISE = 0.01
 _ABSENT = "<absent>"
+_POINT = "point "
+_WEIGHT = "point/weight"
+_MOST_POINTS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One recorded trial. ``metrics`` are empty where it failed.
+
+    Figures of one load point of several stand among the metrics under the point's name (:func:`at_points`).
 
     ``hardware`` is the profile that it was measured on and ``device`` ``cpu`` or ``gpu``, both empty where the row
     does not tell.
@@ -136,6 +141,7 @@ def _row(raw: Any) -> Row | None:
             "samples": _record_samples(measured),
             "failure": raw.get("failure"),
             "seconds": raw.get("seconds"),
+            "points": measured.get("points"),
             "effective": (raw.get("server") or {}).get("effective"),
         }
     arguments = raw.get("arguments", raw.get("config"))
@@ -207,7 +213,35 @@ def _figures(raw: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, tuple[
             metrics.setdefault(f"latency/{name}", float(value) * 1000)
     for name, values in samples.items():
         metrics.setdefault(name, statistics.fmean(values))
-    return metrics, samples
+    return metrics | _point_figures(raw.get("points")), samples
+
+
+def _point_figures(points: Any) -> dict[str, float]:
+    """Metrics of each load point under ``point <name>:``, where a trial measured several."""
+    if points is None:
+        return {}
+    if not isinstance(points, list) or len(points) > _MOST_POINTS:
+        raise TypeError(f"points is not a list of at most {_MOST_POINTS} load points")
+    found = {}
+    for point in points if len(points) > 1 else ():
+        if not isinstance(point, dict) or not isinstance(point.get("name"), str):
+            raise TypeError("a load point has no name")
+        figures = {**_mapping(point, "metrics"), _WEIGHT: point.get("weight", 1.0)}
+        found.update({f"{_POINT}{point['name']}:{name}": float(v) for name, v in figures.items() if finite(v)})
+    return found
+
+
+def at_points(metrics: Mapping[str, float]) -> tuple[dict[str, float], dict[str, tuple[float, dict[str, float]]]]:
+    """The metrics of the whole trial, and per load point its weight and its own metrics."""
+    whole: dict[str, float] = {}
+    points: dict[str, dict[str, float]] = {}
+    for name, value in metrics.items():
+        if name.startswith(_POINT):
+            point, _, metric = name.removeprefix(_POINT).partition(":")
+            points.setdefault(point, {})[metric] = value
+        else:
+            whole[name] = value
+    return whole, {point: (found.pop(_WEIGHT, 1.0), found) for point, found in points.items()}
 
 
 def _failure(raw: Mapping[str, Any]) -> Failure | None:
@@ -251,7 +285,7 @@ class Table:
     @property
     def metrics(self) -> frozenset[str]:
         """Names that some row holds."""
-        return frozenset(name for row in self.rows for name in row.metrics)
+        return frozenset(name for row in self.rows for name in row.metrics if not name.startswith(_POINT))
 
     @property
     def hardware(self) -> tuple[str, ...]:

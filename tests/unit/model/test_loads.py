@@ -174,7 +174,7 @@ def test_the_summary_is_json_and_the_table_reads_as_markdown(sweep: Sweep) -> No
     assert json.loads(json.dumps(summary, allow_nan=False))["loads"][0]["best"]["assignment"] == {"x": 1}
     assert "loads" not in summarise(sweep.history, None)
     text = markdown(loads_table(loads_summary(answers), "tok/s"))
-    assert "| c1 | 50 ±1.2% | 90 ±1.2% | #1 | +80.0% | +74.0% to +86.0% | better | +4.0% |" in text
+    assert "| c1 | 50 ±1.2% | 90 ±1.2% | #1 | +80.0% | +74.0 to +86.0% | better | +4.0% |" in text
     assert "| verdict | #2 there |" in text
     assert loads_lines(loads_summary(answers)) == [
         "Best single one over all loads (by the study's objective): trial 2.",

@@ -98,3 +98,29 @@ def test_the_table_says_what_it_was_measured_on(tmp_path: Path) -> None:
     assert {(line["hardware"], line["model"], "workload" in line) for line in lines} == {("h200", "m", False)}
     table = read_table(tmp_path / "trials.jsonl")
     assert (table.hardware, table.devices) == (("h200",), ("gpu",))
+
+
+def test_several_load_points_are_kept_and_the_samples_are_their_mean(tmp_path: Path) -> None:
+    points = tuple(
+        PointResult(
+            name=name,
+            weight=weight,
+            metrics={"throughput/output": value},
+            estimates={
+                "throughput/output": Estimate(value=value, low=0.0, high=1.0, samples=(value - 1.0, value + 1.0))
+            },
+        )
+        for name, value, weight in (("c1", 50.0, 1.0), ("c8", 250.0, 3.0))
+    )
+    measurement = Measurement(metrics={"throughput/output": 200.0}, objective=None, points=points)
+    found = History(objective=Objective(), baseline_key="")
+    outcome = Outcome(candidate=GOOD.candidate, status=Status.MEASURED, objective=200.0, measurement=measurement)
+    found.add(Trial(number=0, origin="search", outcome=outcome))
+    write_table(found, tmp_path / "trials.jsonl")
+    line = json.loads((tmp_path / "trials.jsonl").read_text())
+    assert line["output_tok_s"] == [199.0, 201.0]
+    assert line["points"] == [
+        {"name": "c1", "weight": 1.0, "metrics": {"throughput/output": 50.0}},
+        {"name": "c8", "weight": 3.0, "metrics": {"throughput/output": 250.0}},
+    ]
+    assert read_table(tmp_path / "trials.jsonl").metrics == {"throughput/output"}

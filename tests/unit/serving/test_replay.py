@@ -176,3 +176,33 @@ def test_the_right_table_is_taken_and_a_nameless_one_on_trust(table: Path, tmp_p
     assert ReplayRunner(path, objective=OBJECTIVE, hardware=H200).notes == ()
     (note,) = ReplayRunner(table, objective=OBJECTIVE, hardware=CPU).notes
     assert note == "trials.jsonl does not name its hardware: that it is cpu is taken on trust"
+
+
+def test_load_points_of_a_table_are_replayed_one_by_one(tmp_path: Path) -> None:
+    def row(seqs: int, alone: float, company: float) -> dict[str, Any]:
+        points = [
+            {"name": "c1", "weight": 1.0, "metrics": {"throughput/output": alone, "latency/ttft_p99": 10.0}},
+            {"name": "c16", "weight": 3.0, "metrics": {"throughput/output": company}},
+            {"name": "c8", "metrics": {"throughput/output": 2 * alone}},
+        ]
+        return {"arguments": {"max-num-seqs": seqs}, "metrics": {"throughput/output": 100.0}, "points": points}
+
+    path = tmp_path / "sweep.jsonl"
+    path.write_text("\n".join(json.dumps(item) for item in (row(64, 50.0, 200.0), row(256, 60.0, 400.0))) + "\n")
+    got = run(ReplayRunner(path, objective=OBJECTIVE, noise=0.0), {"max-num-seqs": 256}).measurement
+    assert got is not None
+    assert [(point.name, point.weight) for point in got.points] == [("c1", 1.0), ("c8", 1.0), ("c16", 3.0)]
+    assert [point.metrics["throughput/output"] for point in got.points] == pytest.approx([60.0, 120.0, 400.0])
+    assert got.points[0].metrics["latency/ttft_p99"] == 10.0
+    assert set(got.metrics) == {"throughput/output"}
+    near = run(ReplayRunner(path, objective=OBJECTIVE, noise=0.0), {"max-num-seqs": 128}).measurement
+    assert near is not None
+    assert 50.0 < near.points[0].metrics["throughput/output"] < 60.0
+
+
+@pytest.mark.parametrize("points", [{"c1": 1}, [{"name": "a"}, {"weight": 1}], [{"name": "a"}] * 65])
+def test_load_points_that_are_none_name_their_line(tmp_path: Path, points: Any) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text(json.dumps({"arguments": {}, "metrics": {"throughput/output": 1.0}, "points": points}) + "\n")
+    with pytest.raises(InputError, match=r"line 1 is not a recorded trial: .*load point"):
+        read_table(path)

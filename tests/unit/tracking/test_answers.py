@@ -68,7 +68,7 @@ def test_tags_name_the_trials() -> None:
 def test_the_description_has_both_tables() -> None:
     overview = Overview(title="t", model="m", objective=Objective(), rows=[], summary=SUMMARY)
     note = overview.note()
-    assert "| c1 | 50 ±2.0% | 80 | #7 | +60.0% | +50.0% to +70.0% | better |" in note
+    assert "| c1 | 50 ±2.0% | 80 | #7 | +60.0% | +50.0 to +70.0% | better |" in note
     assert "| c8 | 50 ±2.0% | nothing better |" in note
     assert "- vLLM's defaults are behind the front: better in every objective measured trial 7." in note
     assert overview.tags()["best.c1"] == "trial 7"
