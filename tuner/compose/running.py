@@ -317,5 +317,7 @@ def _conclude(
     console.print(f"every trial:   tune ui{where}", highlight=False)
     console.print(f"one trial:     tune report --trial N{where}", highlight=False)
     if result.history.winner() is not None and _kind(options) == "vllm":
-        console.print(f"the winner:    tune export --output best.yaml{where}", highlight=False)
+        unproven = result.judgement is not None and result.judgement.verdict != "better"
+        what, force = ("not proven:   ", " --force") if unproven else ("the winner:   ", "")
+        console.print(f"{what} tune export --output best.yaml{force}{where}", highlight=False)
         console.print("               vllm serve --config best.yaml", highlight=False)

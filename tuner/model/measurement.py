@@ -78,7 +78,8 @@ class ServerReport:
         differences: asked against runs, in words.
         phases: start seconds by phase: ``imports``, ``weights``, ``compile``, ``profile``, ``capture``, ``other``,
             and ``total``.
-        mode: ``warm`` (forked from a parent that had imported vLLM) or ``cold``.
+        mode: ``warm`` (forked from a parent that had imported vLLM) or ``cold``; where nothing was started here,
+            ``external`` (a trial command), ``replay`` (recorded in a table) or ``estimate`` (from its nearest rows).
         warnings: log warnings that matter, in plain words.
         version: vLLM's version.
         command: the command line, secrets masked.
