@@ -226,7 +226,7 @@ ROW_KEYS = frozenset(
         "arguments",
         "environment",
         "assignment",
-            "at",
+        "at",
     }
 )
 """What a row of the study's table must have to be shown; others were written by another version."""
