@@ -24,6 +24,7 @@ from tuner.model.candidate import Candidate
 from tuner.model.history import Contender, History, Judgement, Trial
 from tuner.model.json import Json, canonical, finite
 from tuner.model.judge import limits_of, misses
+from tuner.model.projection import estimate_of
 from tuner.model.secrets import MASK, looks_secret, mask, mask_environment
 from tuner.model.serve_config import LAUNCHER_KEYS, serve_config
 
@@ -265,6 +266,13 @@ def _facts(
     if value is not None:
         against = f"; vLLM's defaults: {baseline.value:,.5g} {objective.unit}" if baseline is not None else ""
         lines.append(f"Measured:  {objective.metric} {value:,.5g} {objective.unit}{against}")
+    for other in history.further:
+        ours, theirs = (estimate_of(t[0].outcome, other.metric) if t else None for t in (trials, _trials_of(baseline)))
+        if ours is not None:
+            against = f"; vLLM's defaults: {theirs.value:,.5g} {other.unit}" if theirs is not None else ""
+            lines.append(
+                f"           {other.metric} {ours.value:,.5g} {other.unit}{against} (trial {trials[0].number})"
+            )
     if judgement is not None:
         basis = (
             f"{judgement.challenger_starts} and {judgement.baseline_starts} fresh server starts"
@@ -282,6 +290,10 @@ def _facts(
     elif _mapping(about, "facts").get("accuracy_checked") is False:
         lines.append("Accuracy:  NOT checked in this study")
     return lines
+
+
+def _trials_of(contender: Contender | None) -> Sequence[Trial]:
+    return () if contender is None else contender.trials
 
 
 def _reservations(about: Mapping[str, Json], trials: Sequence[Trial], judgement: Judgement | None) -> list[str]:

@@ -267,3 +267,12 @@ def test_the_checkpoint_that_was_chosen_is_written(tmp_path: Path) -> None:
     assert yaml.safe_load(output.read_text()) == {"model": "org/tiny-fp8", "max-num-seqs": 64}
     assert "# Model:     org/tiny-fp8\n" in output.read_text()
     assert not any("left to the deployment" in note for note in result.notes)
+
+
+def test_several_objectives_and_what_it_is_best_at_stand_in_the_header(tmp_path: Path) -> None:
+    past = history()
+    past.further = (Objective(metric="latency/ttft_p99", maximize=False, unit="ms"),)
+    export(tmp_path / "best.yaml", history=past, purpose="load point c8\n           of c1, c8")
+    header = (tmp_path / "best.yaml").read_text()
+    assert "# Best at:   load point c8\n#            of c1, c8\n" in header
+    assert "#            latency/ttft_p99 120 ms; vLLM's defaults: 120 ms (trial 7)\n" in header

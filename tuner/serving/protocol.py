@@ -257,7 +257,7 @@ def _points(answer: Mapping[str, Any], objective: Objective) -> tuple[PointResul
     found: list[PointResult] = []
     for item in raw:
         name = item.get("name") if isinstance(item, dict) else None
-        if not isinstance(name, str) or not 0 < len(name) <= 80 or any(point.name == name for point in found):
+        if not isinstance(name, str) or not 0 < len(name) <= 80 or any(point.name == _text(name) for point in found):
             raise AnswerError("every entry of points must be an object with a name of its own")
         weight = item.get("weight", 1.0)
         if not finite(weight) or weight < 0:
@@ -269,7 +269,9 @@ def _points(answer: Mapping[str, Any], objective: Objective) -> tuple[PointResul
         estimates = {metric: estimate(values) for metric, values in figures.samples.items()}
         rounds = max((len(values) for values in figures.samples.values()), default=1)
         found.append(
-            PointResult(name=name, metrics=figures.metrics, estimates=estimates, rounds=rounds, weight=float(weight))
+            PointResult(
+                name=_text(name), metrics=figures.metrics, estimates=estimates, rounds=rounds, weight=float(weight)
+            )
         )
     return tuple(found)
 

@@ -9,6 +9,7 @@ from typing import Any
 from tuner.model.json import finite
 from tuner.model.tables import TextTable, front_lines, front_table, loads_lines, loads_table, markdown
 from tuner.model.targets import short_name
+from tuner.tracking.payload import legal
 
 __all__ = ["answer_metrics", "answer_tables", "answer_tags", "answer_text"]
 
@@ -41,7 +42,7 @@ def answer_metrics(summary: Summary) -> dict[str, float]:
 def answer_tags(summary: Summary) -> dict[str, str]:
     """Which trial is best at which load, and which trials are on the front."""
     tags = {
-        f"best.{entry['load']}": f"trial {entry['best']['trial']}" if entry["best"] else "vLLM's defaults"
+        legal(f"best.{entry['load']}"): f"trial {entry['best']['trial']}" if entry["best"] else "vLLM's defaults"
         for entry in summary.get("loads") or ()
     }
     front = summary.get("front")

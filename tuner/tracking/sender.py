@@ -165,8 +165,8 @@ class Sender:
             "mlflow.loggedArtifacts": json.dumps([{"path": name, "type": "table"} for name in tables]),
         }
         self.store.log(parent, metrics=metrics, tags=tags, at=at)
-        limits = [limit.metric for limit in self._info.limits]
-        self.store.tag_experiment(self._experiment, overview.experiment_tags(limits))
+        columns = [*(x.metric for x in self._info.further), *(x.metric for x in self._info.limits)]
+        self.store.tag_experiment(self._experiment, overview.experiment_tags(columns))
         for row, name, value in overview.history():
             if (row["number"], name) not in self._charted:
                 # With the trial's own time, a point that is sent again after a restart is the same point.
