@@ -312,6 +312,7 @@ def ui(
 def report(
     trial: Annotated[int | None, typer.Option("--trial", help="All about one trial.")] = None,
     table: Annotated[Path | None, typer.Option("--table", help="Write every trial as JSON lines, for replay.")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="The study as a page, for an issue or a wiki.")] = False,
     study: StudyOption = None,
     storage: StorageOption = None,
     directory: DirectoryOption = _DIRECTORY,
@@ -320,8 +321,10 @@ def report(
     """What a study found, where its time went, and all about one trial."""
     from tuner import compose  # noqa: PLC0415
 
+    if markdown and (as_json or trial is not None or table is not None):
+        raise InputError("--markdown is a page about the whole study: it excludes --json, --trial and --table")
     _end_with_the_pipe()
-    compose.report_study(directory, study, storage, trial=trial, table=table, as_json=as_json)
+    compose.report_study(directory, study, storage, trial=trial, table=table, as_json=as_json, as_markdown=markdown)
 
 
 spaces_app = typer.Typer(help="Hardware profiles, model overlays and workloads.", rich_markup_mode=None)

@@ -75,6 +75,7 @@ def test_help_names_every_option_of_the_main_command(tmp_path: Path) -> None:
         (["--hardware", "cpu", "--objective", "throughput", "--objective", "output"], "given twice"),
         (["--hardware", "cpu", "--objective", "throughput", "--objective", "cost"], "--price"),
         (["export", "--load", "c8", "--trial", "3"], "exclude one another"),
+        (["report", "--markdown", "--trial", "3"], "--markdown"),
         (["--hardware", "cpu", "--space", "absent.yaml"], "no such file"),
         (["--hardware", "cpu", "--vllm-command", "no-such-program serve"], "no program"),
         (["--hardware", "cpu", "--vllm-command", "'unbalanced"], "quotation"),

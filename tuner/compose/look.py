@@ -96,7 +96,14 @@ def _text(about: Mapping[str, Json], key: str) -> str | None:
 
 
 def report_study(
-    directory: Path, name: str | None, storage: str | None, *, trial: int | None, table: Path | None, as_json: bool
+    directory: Path,
+    name: str | None,
+    storage: str | None,
+    *,
+    trial: int | None,
+    table: Path | None,
+    as_json: bool,
+    as_markdown: bool = False,
 ) -> None:
     """Print a study or one trial of it; or write its trials as a table."""
     from rich.console import Console  # noqa: PLC0415
@@ -124,6 +131,8 @@ def report_study(
     if as_json:
         document = {**report.study_document(study.history, judgement, study.about), **answers.document()}
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
+    elif as_markdown:
+        sys.stdout.write(report.study_page(report.study_document(study.history, judgement, study.about), answers))
     else:
         report.print_study(console, study.history, judgement, study.about, answers)
 

@@ -3,6 +3,7 @@
 from tuner.report.answers import Answers
 from tuner.report.document import study_document, trial_document
 from tuner.report.one import print_trial
+from tuner.report.page import study_page
 from tuner.report.show import print_conclusion, print_study
 from tuner.report.table import table_row, write_table
 
@@ -12,6 +13,7 @@ __all__ = [
     "print_study",
     "print_trial",
     "study_document",
+    "study_page",
     "table_row",
     "trial_document",
     "write_table",

@@ -17,7 +17,7 @@ from tuner.report.answers import Answers
 from tuner.report.document import study_document
 from tuner.report.text import counted, duration, figure, new_table, say
 
-__all__ = ["FIGURES", "PHASES", "print_conclusion", "print_study"]
+__all__ = ["FIGURES", "KINDS", "PHASES", "print_conclusion", "print_study", "verdict"]
 
 FIGURES = (
     ("throughput/output", "output throughput", "tok/s"),
@@ -43,7 +43,7 @@ PHASES = {
     "trials": "trials",
     "other": "everything else",
 }
-_KINDS = {
+KINDS = {
     "external": "Measured by the trial command, not on a vLLM server that tune started.",
     "replay": "Replayed from a recorded table: nothing was measured.",
 }
@@ -66,7 +66,7 @@ def print_conclusion(
     document = study_document(history, judgement, about or {})
     say(console, "")
     say(console, f"Ended: {reason}.")
-    say(console, _verdict(document), style="bold")
+    say(console, verdict(document), style="bold")
     _comparison(console, document)
     (answers or Answers()).show(console)
 
@@ -82,11 +82,11 @@ def print_study(
     document = study_document(history, judgement, about)
     where = f"{document['model']} on {document['hardware']}, workload {document['workload']}"
     say(console, f"Study {document['study']}: {where}", style="bold")
-    if document["kind"] in _KINDS:
+    if document["kind"] in KINDS:
         estimated = sum(line["basis"] == "estimated" for line in document["table"])
         near = f" {counted(estimated, 'answer')} estimated from the nearest recorded trials." if estimated else ""
-        say(console, _KINDS[document["kind"]] + near)
-    say(console, _verdict(document), style="bold")
+        say(console, KINDS[document["kind"]] + near)
+    say(console, verdict(document), style="bold")
     _comparison(console, document)
     (answers or Answers()).show(console)
     _limits(console, document)
@@ -97,7 +97,8 @@ def print_study(
     say(console, "One trial in full: tune report --trial N. Everything, whole: --json, or --table FILE.", style="dim")
 
 
-def _verdict(document: Mapping[str, Any]) -> str:
+def verdict(document: Mapping[str, Any]) -> str:
+    """The study in one sentence: the winner against vLLM's defaults."""
     winner, judgement = document["winner"], document["judgement"]
     if document["baseline"] is None and winner is None:
         measured = document["trials"].get("measured", 0) > 0

@@ -14,7 +14,7 @@ from tuner.model.intervals import mean_estimate
 from tuner.model.measurement import Measurement, PointResult
 from tuner.model.outcome import Outcome, Status
 from tuner.model.workload import Objective
-from tuner.report import Answers, print_conclusion
+from tuner.report import Answers, print_conclusion, study_document, study_page
 
 BASELINE = Candidate(assignment={}, arguments={}, origin="baseline")
 FAST = Candidate(assignment={"seqs": 512, "note": "[red]"}, arguments={"max-num-seqs": 512})
@@ -91,3 +91,28 @@ def test_the_same_as_markdown() -> None:
     assert text.startswith("### Best at each load\n\n| load | defaults (tok/s) |")
     assert "- c1, c8: trial 1 (not confirmed): " in text
     assert "### Pareto front of throughput, ttft_p99" in text
+
+
+def test_the_study_as_a_page() -> None:
+    history = study(further=(LATENCY,))
+    winner = history.winner()
+    assert winner is not None
+    about: dict[str, Any] = {
+        "name": "s", "model": "m", "hardware": "cpu", "workload": "w", "facts": {"kind": "external"},
+        "limits": [{"metric": "latency/ttft_p99", "bound": 500, "at_most": True}],
+    }  # fmt: skip
+    document = study_document(history, history.judge(winner, compare), about)
+    page = study_page(document, Answers.of(history, about, compare))
+    assert page.startswith("## Study s: m on cpu, workload w\n\nMeasured by the trial command")
+    assert "\n**Trial 1 beats vLLM's defaults: +50.0%" in page
+    assert "| throughput/output | 125 tok/s | 187.5 tok/s | +50.0% |" in page
+    assert "- Limit: ttft_p99 at most 500 ms" in page
+    assert "| #1 | search | measured | 187.5 ±0.0% |  | seqs=512 note=[red] |" in page
+    for title in ("### Best at each load", "### Pareto front", "### Trials"):
+        assert page.count(title) == 1
+
+
+def test_a_page_of_nothing_is_a_page() -> None:
+    empty = History(objective=Objective(), baseline_key="x")
+    page = study_page(study_document(empty, None, {"name": "s"}), Answers())
+    assert "Nothing was measured to the end yet." in page
