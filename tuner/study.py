@@ -11,7 +11,7 @@ from pathlib import Path
 from tuner.account import Account
 from tuner.errors import InputError, StudyStopped
 from tuner.model.candidate import Candidate
-from tuner.model.confirmation import LEAST_STARTS, finalists, reserve_for
+from tuner.model.confirmation import LEAST_STARTS, finalists, reserve_for, worth_confirming
 from tuner.model.front import pareto_front
 from tuner.model.history import Comparison, History, Judgement, Trial
 from tuner.model.json import Json, Scalar
@@ -350,6 +350,8 @@ class Study:
 
     def _reserve(self, total: int) -> int:
         points = len(self.info.workload.points)
+        if self._history.baseline() is not None and not worth_confirming(self._history, self.info.limits):
+            return 0  # what was kept back goes to the search, until it finds something
         return reserve_for(total, questions=max(points, 1 + len(self.info.further)))
 
     def _total(self) -> int:

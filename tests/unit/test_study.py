@@ -258,26 +258,26 @@ def _dead(xs: Sequence[int], blame: Blame = Blame.CONFIGURATION) -> dict[int, li
 
 
 def test_a_dead_region_does_not_end_a_study_in_which_others_work(tmp_path: Path) -> None:
-    study, runner, _, _ = _study(tmp_path, runner=TableRunner(play=_dead(range(1, 12))), budget=Budget(trials=20))
+    study, runner, _, _ = _study(tmp_path, runner=TableRunner(play=_dead(range(1, 16))), budget=Budget(trials=24))
     result = study.run()
-    assert result.reason == "the budget of 20 trials is spent"
-    assert [x for x, _, _ in runner.ran][:16] == [0, 50, *range(1, 15)]
+    assert result.reason == "the budget of 24 trials is spent"
+    assert [x for x, _, _ in runner.ran][:20] == [0, 50, *range(1, 19)]
 
 
 def test_a_study_in_which_all_candidates_fail_alike_ends(tmp_path: Path) -> None:
     study, runner, _, _ = _study(
         tmp_path, runner=TableRunner(play=_dead([50, *range(1, 30)])), budget=Budget(trials=50)
     )
-    with pytest.raises(StudyStopped, match=r"5 candidates in a row failed alike .the space is at fault."):
+    with pytest.raises(StudyStopped, match=r"8 candidates in a row failed alike .the space is at fault."):
         study.run()
-    assert [x for x, _, _ in runner.ran] == [0, 50, 1, 2, 3, 4]
+    assert [x for x, _, _ in runner.ran] == [0, 50, *range(1, 8)]
 
 
 def test_a_long_row_of_one_cause_ends_even_a_study_that_had_measured(tmp_path: Path) -> None:
     study, runner, _, _ = _study(tmp_path, runner=TableRunner(play=_dead(range(1, 30))), budget=Budget(trials=50))
-    with pytest.raises(StudyStopped, match="12 candidates in a row failed alike"):
+    with pytest.raises(StudyStopped, match="16 candidates in a row failed alike"):
         study.run()
-    assert len(runner.ran) == 14
+    assert len(runner.ran) == 18
 
 
 def test_three_trials_in_a_row_are_enough_where_the_input_is_at_fault(tmp_path: Path) -> None:
@@ -500,3 +500,10 @@ class PointsRunner(TableRunner):
             )
         assert outcome.measurement is not None
         return replace(outcome, measurement=replace(outcome.measurement, points=tuple(points)))
+
+
+def test_where_nothing_comes_near_the_defaults_the_search_takes_what_was_kept(tmp_path: Path) -> None:
+    runner = TableRunner(value=lambda x: 60.0 + x if x else 200.0)
+    study, _, optimizer, _ = _study(tmp_path, runner=runner, budget=Budget(trials=12))
+    assert study.run().judgement is None
+    assert [p.origin for p in optimizer.told] == ["baseline", "start:recipe", *["search"] * 10]

@@ -6,21 +6,24 @@ pairs show: looking, and going on where the result does not please, would spoil 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from tuner.model.candidate import Candidate
 from tuner.model.front import favourites
-from tuner.model.history import History
+from tuner.model.history import Contender, History
 from tuner.model.loads import load_favourites
 from tuner.model.workload import Limit
 
-__all__ = ["LEAST_STARTS", "finalists", "pairs_for", "reserve_for"]
+__all__ = ["LEAST_STARTS", "finalists", "pairs_for", "reserve_for", "worth_confirming"]
 
 LEAST_STARTS = 2
 """Fresh starts without which nothing counts as confirmed: one start says nothing of the spread between starts."""
 
 _MOST_PAIRS = 4
 _TRIALS_PER_PAIR = 15
+_FAR = 0.1
+"""Relative distance from the defaults that is clear without an interval (spreads are a few percent)."""
 
 
 def pairs_for(total: int) -> int:
@@ -36,6 +39,26 @@ def reserve_for(total: int, *, questions: int = 1) -> int:
     """
     more = min(2, total // _TRIALS_PER_PAIR) if questions > 1 else 0
     return 2 * min(pairs_for(total) + more, (total - 1) // 4)
+
+
+def worth_confirming(history: History, limits: Sequence[Limit]) -> bool:
+    """Something may be better than the defaults: overall, at a load point, or in one of several objectives."""
+    best = next(iter(history.contenders()), None)
+    if best is not None and not _clearly_behind(history, best):
+        return True
+    return bool(load_favourites(history, limits) or favourites(history))
+
+
+def _clearly_behind(history: History, contender: Contender) -> bool:
+    """Worse than the defaults beyond both intervals; fresh starts would only say so again."""
+    baseline, better = history.baseline(), history.objective.better
+    if baseline is None or not better(baseline.value, contender.value):
+        return False
+    ours, theirs = contender.estimate, baseline.estimate
+    near, far = (ours.high, theirs.low) if history.objective.maximize else (ours.low, theirs.high)
+    if math.isinf(near) or math.isinf(far):
+        return abs(contender.value - baseline.value) > _FAR * abs(baseline.value)
+    return better(far, near)
 
 
 def finalists(history: History, limits: Sequence[Limit], *, left: int | None, total: int) -> list[Candidate]:
@@ -54,7 +77,7 @@ def finalists(history: History, limits: Sequence[Limit], *, left: int | None, to
         return half if left is None else half[: max(left - 1, 1)]
     found: list[Candidate] = []
     best = contenders[0] if contenders else None
-    if best is not None and best.confirmed < pairs_for(total) and (best.confirmed or not _too_late(history, left)):
+    if best is not None and _wanted(history, best, left=left, total=total):
         found.append(best.candidate)
     for key, candidate in others.items():
         if _starts(history, key) or any(key == item.key for item in found):
@@ -63,6 +86,12 @@ def finalists(history: History, limits: Sequence[Limit], *, left: int | None, to
         if left is None or LEAST_STARTS * (len(found) + 2) <= left:
             found.append(candidate)
     return found
+
+
+def _wanted(history: History, best: Contender, *, left: int | None, total: int) -> bool:
+    if best.confirmed:
+        return best.confirmed < pairs_for(total)
+    return not _too_late(history, left) and not _clearly_behind(history, best)
 
 
 def _starts(history: History, key: str) -> int:

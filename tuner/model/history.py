@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -150,12 +151,13 @@ class History:
             for t in self.trials
             if t.outcome.status is Status.BROKEN or t.outcome.constraints.get("accuracy", -1.0) > 0
         }
+        missed = self._missed_when_confirmed()
         found = []
         for key, trials in groups.items():
             if (key == self.baseline_key and not with_baseline) or (key in doomed and key != self.baseline_key):
                 continue
             confirming = [t for t in trials if t.origin == "confirm"]
-            if key != self.baseline_key and self._missed_when_confirmed(key) > len(confirming):
+            if key != self.baseline_key and missed[key] > len(confirming):
                 continue  # it kept the limits by luck, when it was found
             counted = confirming if confirming and key != self.baseline_key else trials
             values = [t.outcome.objective for t in counted if t.outcome.objective is not None]
@@ -170,14 +172,15 @@ class History:
             )
         return sorted(found, key=lambda c: c.value, reverse=self.objective.maximize)
 
-    def _missed_when_confirmed(self, key: str) -> int:
-        return sum(
-            t.origin == "confirm"
-            and t.outcome.candidate.key == key
+    def _missed_when_confirmed(self) -> Counter[str]:
+        """Per configuration, the confirming trials that were measured and missed a limit."""
+        return Counter(
+            t.outcome.candidate.key
+            for t in self.trials
+            if t.origin == "confirm"
             and t.outcome.status is Status.MEASURED
             and t.outcome.objective is not None
             and not t.outcome.feasible
-            for t in self.trials
         )
 
     def baseline(self) -> Contender | None:

@@ -118,22 +118,22 @@ def test_nothing_measured_is_nothing_to_confirm() -> None:
 
 def test_a_dead_region_is_no_reason_to_end() -> None:
     book = Book().add(0, 100.0, origin="baseline").add(1, 150.0)
-    for x in range(2, 13):
+    for x in range(2, 17):
         book.failed(x)
     assert hopeless(book.history) is None
-    book.failed(13)
+    book.failed(17)
     assert (
-        hopeless(book.history) == "12 candidates in a row failed alike (the space is at fault): oom at 3 GiB. Do less."
+        hopeless(book.history) == "16 candidates in a row failed alike (the space is at fault): oom at 3 GiB. Do less."
     )
 
 
-def test_while_only_the_defaults_ran_five_are_enough() -> None:
+def test_while_only_the_defaults_ran_eight_are_enough() -> None:
     book = Book().add(0, 100.0, origin="baseline")
-    for x in range(1, 5):
+    for x in range(1, 8):
         book.failed(x)
     assert hopeless(book.history) is None
-    assert hopeless(book.failed(4).history) is None, "the same choice again tells nothing new"
-    assert (hopeless(book.failed(5).history) or "").startswith("5 candidates in a row")
+    assert hopeless(book.failed(7).history) is None, "the same choice again tells nothing new"
+    assert (hopeless(book.failed(8).history) or "").startswith("8 candidates in a row")
 
 
 def test_another_cause_or_a_measurement_in_between_begins_anew() -> None:
