@@ -74,6 +74,24 @@ def test_warm_server_answers_measures_and_leaves_nothing(launcher: VllmLauncher,
     assert server.tree.refresh(thorough=True) == set()
 
 
+def test_several_api_servers_share_one_engine_and_its_counters(launcher: VllmLauncher, tmp_path: Path) -> None:
+    candidate = Candidate(assignment={}, arguments={**EAGER, "max-num-seqs": 16, "api-server-count": 2})
+    with launcher.launch(candidate, directory=tmp_path / "t0", progress=quiet) as server:
+        assert server.report.mode == "warm"
+        log = (tmp_path / "t0" / "server.log").read_text()
+        assert "ApiServer_0" in log
+        assert "ApiServer_1" in log
+        headers = {"Authorization": f"Bearer {server.api_key}"}
+        body = {"model": server.model_name, "prompt": "The capital of France is", "max_tokens": 5, "ignore_eos": True}
+        for _ in range(8):  # a connection each, so that the kernel deals them out among both
+            answer = httpx.post(f"{server.base_url}/v1/completions", json=body, headers=headers, timeout=60)
+            assert answer.json()["usage"]["completion_tokens"] == 5
+        text = httpx.get(f"{server.base_url}/metrics", headers=headers, timeout=60).text
+        counts = [line.split()[-1] for line in text.splitlines() if line.startswith("vllm:generation_tokens_total{")]
+        assert [float(value) for value in counts] == [40.0]
+    assert server.tree.refresh(thorough=True) == set()
+
+
 def test_block_size_that_no_backend_runs(launcher: VllmLauncher, tmp_path: Path) -> None:
     candidate = Candidate(assignment={}, arguments={**EAGER, "block-size": 16})
     with pytest.raises(LaunchFailed) as caught, launcher.launch(candidate, directory=tmp_path / "t1", progress=quiet):

@@ -10,10 +10,11 @@ from pathlib import Path
 from tuner.model.candidate import Candidate, render_flags
 from tuner.model.secrets import mask_argv, mask_environment
 from tuner.serving.processes import MARKER
+from tuner.serving.starting import ZYGOTE
 
 __all__ = ["Command", "Settings", "build", "import_time"]
 
-SERVER_MODULE = "vllm.entrypoints.openai.api_server"
+SERVE = ("vllm", "serve")
 
 _READ_LATE = (
     # Read by EngineCore or the worker when it starts, not when a module is imported (vLLM 0.25.1 to 0.32).
@@ -49,9 +50,10 @@ class Settings:
     """What every server of a study has in common.
 
     Attributes:
-        base: the words before the flags: ``python -m vllm.entrypoints.openai.api_server``, or the user's own.
+        base: the words before the model and the flags: what runs ``vllm serve``, or the user's own.
         environment: the study's variables, on top of the tuner's own.
         devices: GPU indices the servers may see; empty for all, or for the CPU.
+        observe: flags (without dashes) that make the server tell more and compute nothing else.
     """
 
     model: str
@@ -61,6 +63,7 @@ class Settings:
     host: str = "127.0.0.1"
     tokenizer: str = ""
     trust_remote_code: bool = False
+    observe: tuple[str, ...] = ()
     cache: Path | None = None
 
 
@@ -69,7 +72,7 @@ class Command:
     """One server's command.
 
     Attributes:
-        flags: what follows the base (or the module, in a forked server).
+        flags: what follows the base (or ``vllm serve``, in a forked server).
         environment: complete environment of the process.
     """
 
@@ -84,7 +87,8 @@ class Command:
     def printable(self, candidate: Candidate, study: Mapping[str, str]) -> tuple[str, ...]:
         """The command with the variables that belong to it, secrets masked."""
         variables = mask_environment({**study, **candidate.environment})
-        return (*(f"{name}={value}" for name, value in sorted(variables.items())), *mask_argv(self.argv))
+        base = SERVE if str(ZYGOTE) in self.base else self.base
+        return (*(f"{name}={value}" for name, value in sorted(variables.items())), *mask_argv((*base, *self.flags)))
 
 
 def build(candidate: Candidate, settings: Settings, *, port: int, served_name: str, key: str, marker: str) -> Command:
@@ -104,6 +108,7 @@ def build(candidate: Candidate, settings: Settings, *, port: int, served_name: s
         flags += ["--tokenizer", settings.tokenizer]
     if settings.trust_remote_code:
         flags.append("--trust-remote-code")
+    flags += [f"--{name}" for name in settings.observe if name not in candidate.arguments]
     flags += render_flags(candidate)
     return Command(base=base, flags=tuple(flags), environment=environment(settings, candidate, key=key, marker=marker))
 
@@ -135,5 +140,9 @@ def environment(settings: Settings, candidate: Candidate | None, *, key: str, ma
 
 
 def default_base(python: Sequence[str]) -> tuple[str, ...]:
-    """The command that works with CPU and CUDA builds alike (``vllm`` itself does not, with some CPU builds)."""
-    return (*python, "-m", SERVER_MODULE)
+    """``vllm serve`` with this Python, for CPU and CUDA builds alike.
+
+    Not ``python -m vllm.entrypoints.openai.api_server``: that one starts a single API server whatever
+    ``--api-server-count`` and the data parallel flags say (0.25.1), and an exported YAML would run as something else.
+    """
+    return (*python, str(ZYGOTE), "serve")

@@ -72,6 +72,7 @@ class VllmLauncher:
         platform: ``cpu``, ``cuda`` or ``rocm``.
         gpus: indices of the devices that servers may use.
         patience: factor on every time limit.
+        observe: flags that make the server tell more, see :class:`~tuner.serving.command.Settings`.
 
     Raises:
         InputError: the command is empty, or the study folder cannot be written.
@@ -93,6 +94,7 @@ class VllmLauncher:
         tokenizer: str = "",
         host: str = "127.0.0.1",
         patience: float = 1.0,
+        observe: Sequence[str] = (),
     ) -> None:
         if vllm_command is not None and not vllm_command:
             raise InputError("--vllm-command is empty: give the words that start vLLM, such as 'vllm serve'")
@@ -112,6 +114,7 @@ class VllmLauncher:
             host=host,
             tokenizer=tokenizer,
             trust_remote_code=trust_remote_code,
+            observe=tuple(observe),
             cache=self._cache,
         )
         self._key = secrets.token_urlsafe(24)

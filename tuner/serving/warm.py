@@ -33,6 +33,8 @@ MODULES = (
     "torch._inductor.compile_fx",
     "vllm.benchmarks.serve",
     "vllm.entrypoints.cli.main",
+    "vllm.entrypoints.cli.serve",
+    "vllm.entrypoints.cli.benchmark.main",
 )
 _CPU_MODULES = ("vllm.v1.worker.cpu_worker", "vllm.model_executor.model_loader")
 _KEPT = 2

@@ -6,7 +6,7 @@ its own messages on standard error. When its input ends (the tuner is gone), it 
 
 Started as ``python zygote.py parent MODULE...`` it imports the modules and serves; as ``python zygote.py cli ARG...``
 it runs one ``vllm`` sub-command in the foreground, also where the console script is broken (a build of vLLM that is
-not installed under the name ``vllm`` has no version to show).
+not installed under the name ``vllm`` has no version to show); as ``python zygote.py serve ARG...`` a server.
 
 Why a fork is sound. vLLM itself forks EngineCore and its workers on CUDA (``VLLM_WORKER_MULTIPROC_METHOD`` is
 ``fork`` there by default). Its CPU platform forces ``spawn``, because libgomp reads ``OMP_*``, ``GOMP_*`` and
@@ -25,7 +25,6 @@ import importlib
 import importlib.metadata
 import json
 import os
-import runpy
 import select
 import signal
 import sys
@@ -36,7 +35,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-SERVER_MODULE = "vllm.entrypoints.openai.api_server"
+API_SERVER = "ApiServer"
 SERVER_INFO_MODULE = "vllm.entrypoints.serve.dev.server_info.api_router"
 
 # Read when a process or a library starts; changing them later has no effect.
@@ -85,14 +84,13 @@ def run_cli(arguments: Sequence[str]) -> None:
 
 
 def run_server(arguments: Sequence[str]) -> None:
-    """``python -m vllm.entrypoints.openai.api_server ARG...`` in this process."""
-    sys.argv = [SERVER_MODULE, *arguments]
+    """``vllm serve ARG...`` in this process."""
     # /server_info describes the machine as well, by a dozen sub-processes that take seconds; nobody reads that here.
     with contextlib.suppress(ImportError):
         routes = importlib.import_module(SERVER_INFO_MODULE)
         if hasattr(routes, "_get_system_env_info_cached"):
             routes._get_system_env_info_cached = dict  # type: ignore[attr-defined]  # noqa: SLF001
-    runpy.run_module(SERVER_MODULE, run_name="__main__", alter_sys=True)
+    run_cli(["serve", *arguments])
 
 
 class Starts:
@@ -127,6 +125,8 @@ class Starts:
         spawn, fork = context.SpawnProcess._Popen, context.ForkProcess._Popen  # noqa: SLF001 - no public way in
 
         def popen_spawn(process: Any) -> Any:
+            if os.getpid() == self.server and process.name.startswith(API_SERVER) and not cuda_in_use():
+                return fork(ApiServer(process))
             self.note(process)
             return spawn(process)
 
@@ -170,6 +170,26 @@ def cuda_in_use() -> bool:
 
 def on_cpu() -> bool:
     return bool(importlib.import_module("vllm.platforms").current_platform.is_cpu())
+
+
+class ApiServer:
+    """One of several API servers (``--api-server-count``) of which vLLM spawns each; here they are forked.
+
+    They only speak HTTP, so a fork is as good and saves their imports. Their counters are shared through files, which
+    prometheus_client decides at its import: the fork decides again.
+    """
+
+    def __init__(self, process: Any) -> None:
+        self._process = process
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._process, name)
+
+    def _bootstrap(self, *arguments: Any, **named: Any) -> int:
+        with contextlib.suppress(ImportError, AttributeError):
+            values: Any = importlib.import_module("prometheus_client.values")
+            values.ValueClass = values.get_value_class()
+        return int(self._process._bootstrap(*arguments, **named))  # noqa: SLF001 - what multiprocessing calls
 
 
 class Parent:
@@ -336,6 +356,8 @@ def main() -> None:
     what, *rest = sys.argv[1:]
     if what == "cli":
         run_cli(rest)
+    elif what == "serve":
+        run_server(rest)
     else:
         # Answers go out on a descriptor of their own; whatever vLLM prints while it is imported goes to the log.
         answers = os.fdopen(os.dup(1), "w", encoding="utf-8")

@@ -9,6 +9,7 @@ import pytest
 from tuner.model.candidate import Candidate
 from tuner.serving.command import Settings, build, default_base, environment, import_time
 from tuner.serving.processes import MARKER
+from tuner.serving.starting import ZYGOTE
 
 CANDIDATE = Candidate(
     assignment={},
@@ -28,7 +29,7 @@ def flags(made: Settings) -> tuple[str, ...]:
 
 def test_default_command() -> None:
     assert flags(settings(tokenizer="tok", trust_remote_code=True)) == (
-        *("python3", "-m", "vllm.entrypoints.openai.api_server", "--model", "org/name"),
+        *("python3", str(ZYGOTE), "serve", "org/name"),
         *("--host", "127.0.0.1", "--port", "8123", "--served-model-name", "tune-abc"),
         *("--tokenizer", "tok", "--trust-remote-code", "--max-num-seqs", "64", "--no-enable-prefix-caching"),
         *("--compilation-config", '{"cudagraph_mode":"PIECEWISE"}'),
@@ -45,6 +46,21 @@ def test_default_command() -> None:
 )
 def test_users_own_command(base: tuple[str, ...], begins: tuple[str, ...]) -> None:
     assert flags(settings(base=base))[: len(begins)] == begins
+
+
+def test_what_is_shown_is_what_a_person_can_type() -> None:
+    command = build(CANDIDATE, settings(), port=1, served_name="n", key="k3y", marker="m")
+    shown = command.printable(CANDIDATE, {})
+    assert shown[2:7] == ("vllm", "serve", "org/name", "--host", "127.0.0.1")
+    own = build(CANDIDATE, settings(base=("./start.sh",)), port=1, served_name="n", key="k3y", marker="m")
+    assert own.printable(CANDIDATE, {})[2:4] == ("./start.sh", "--model")
+
+
+def test_flags_that_only_tell_more_give_way_to_the_candidate() -> None:
+    observing = settings(observe=("jit-monitor-verbose", "enable-prefix-caching"))
+    made = flags(observing)
+    assert "--jit-monitor-verbose" in made
+    assert "--enable-prefix-caching" not in made  # the candidate says no
 
 
 def test_key_is_in_the_environment_only() -> None:

@@ -32,8 +32,12 @@ if __name__ == "__main__":
         sys.exit(int(action))
 """
 CLI = """
-import sys, time
+import runpy, sys, time
 def main():
+    if sys.argv[1] == "serve":
+        del sys.argv[1]
+        runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alter_sys=True)
+        return
     print("cli", sys.argv[1:])
     if "sleep" in sys.argv:
         time.sleep(600)
