@@ -52,7 +52,7 @@ def make_plan(options: Options, *, need_machine: bool) -> Prepared:
             vLLM here although one must serve, or flags that this vLLM does not have.
     """
     from tuner import spaces  # noqa: PLC0415
-    from tuner.spaces.detect import detect, recognise  # noqa: PLC0415
+    from tuner.spaces.detect import detect, devices, recognise  # noqa: PLC0415
 
     options.validate()
     here = detect()
@@ -74,8 +74,8 @@ def make_plan(options: Options, *, need_machine: bool) -> Prepared:
         arguments=options.extra_arguments,
         environment=options.extra_environment,
     )
-    devices = tuple(range(plan.hardware.count)) if plan.hardware.platform != "cpu" and need_machine else ()
-    return Prepared(plan=plan, flags=flags, devices=devices)
+    taken = devices(plan.hardware.count) if plan.hardware.platform != "cpu" and need_machine else ()
+    return Prepared(plan=plan, flags=flags, devices=taken)
 
 
 def _need_values(options: Options, flags: VllmFlags) -> None:

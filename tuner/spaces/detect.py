@@ -150,13 +150,27 @@ def _nvidia_memory(pynvml: object, handle: object) -> tuple[float, bool]:
 
 
 def _visible(index: int, setting: str | None) -> bool:
-    """Whether a device is among ``CUDA_VISIBLE_DEVICES`` (numbers; other spellings leave all visible)."""
-    if setting is None:
-        return True
-    items = [item.strip() for item in setting.split(",")]
-    if not all(item.isdigit() for item in items if item):
-        return True
-    return str(index) in items
+    """Whether a device is among ``CUDA_VISIBLE_DEVICES``."""
+    listed = _listed(setting)
+    return listed is None or index in listed
+
+
+def _listed(setting: str | None) -> list[int] | None:
+    """The numbers in ``CUDA_VISIBLE_DEVICES``, in its order; None where all are visible, or where it names UUIDs."""
+    items = [item.strip() for item in (setting or "").split(",") if item.strip()]
+    if setting is None or not all(item.isdigit() for item in items):
+        return None
+    return [int(item) for item in items]
+
+
+def devices(count: int) -> tuple[int, ...]:
+    """Indices, as the driver counts, of the first ``count`` GPUs that this process may use.
+
+    With ``CUDA_VISIBLE_DEVICES=1`` the one GPU is number 1: locks, power readings and the servers' own
+    ``CUDA_VISIBLE_DEVICES`` must all mean the same one.
+    """
+    listed = _listed(os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return tuple(range(count)) if listed is None else tuple(listed[:count])
 
 
 def _amd() -> Hardware | None:

@@ -137,3 +137,24 @@ def test_devices_hidden_from_cuda_do_not_count(monkeypatch: pytest.MonkeyPatch) 
     visible = detect()
     assert visible is not None
     assert visible.count == 2
+
+
+@pytest.mark.parametrize(
+    ("visible", "count", "indices"),
+    [
+        (None, 2, (0, 1)),
+        ("1", 1, (1,)),  # the second study of a host with two GPUs is about the second GPU, not again the first
+        ("3,1", 2, (3, 1)),
+        ("3,1", 1, (3,)),
+        ("GPU-36036aa9", 1, (0,)),
+        ("", 1, ()),
+    ],
+)
+def test_devices_are_numbered_as_the_driver_counts(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, count: int, indices: tuple[int, ...]
+) -> None:
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert module.devices(count) == indices
