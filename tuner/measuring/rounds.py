@@ -111,7 +111,13 @@ class RoundRunner:
         before = self._snapshot()
         self.telemetry.start()
         tick = self.telemetry.sample if self.telemetry.present else None
-        sampler = Sampler(self.api.metrics, interval_s=self.sample_s, tick=tick)
+        servers = self.server.report.effective.get("api-server-count")
+        sampler = Sampler(
+            self.api.metrics,
+            interval_s=self.sample_s,
+            tick=tick,
+            api_servers=servers if isinstance(servers, int) else 1,
+        )
         watch = RoundWatch(lambda: sampler.samples, _race(point, load, race), self.stall_s)
         began = time.monotonic()
         with sampler:

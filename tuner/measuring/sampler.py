@@ -39,6 +39,8 @@ class Sampler:
         fetch: one reading of ``/metrics``; None when the server does not answer (the sample is then missing).
         interval_s: seconds between two readings.
         tick: called after each reading (GPU telemetry).
+        api_servers: how many there are. Each counts every step of the engine that it has a request in, and
+            ``/metrics`` sums them up: the time of a step is then unknown.
     """
 
     def __init__(
@@ -47,10 +49,12 @@ class Sampler:
         *,
         interval_s: float = 1.0,
         tick: Callable[[], None] | None = None,
+        api_servers: int = 1,
     ) -> None:
         self._fetch = fetch
         self._interval = interval_s
         self._tick = tick
+        self._counted = api_servers == 1
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="metrics-sampler", daemon=True)
         self._samples: list[Sample] = []
@@ -104,7 +108,9 @@ class Sampler:
 
         Engine steps are counted by ``vllm:iteration_tokens_total``, which takes in one value per iteration.
         """
-        pairs = []
+        pairs: list[tuple[float, float]] = []
+        if not self._counted:
+            return ()
         for before, after in zip(self._samples, self._samples[1:], strict=False):
             size = max(before.running, after.running)
             if not size or abs(after.running - before.running) > _STEADY * size:

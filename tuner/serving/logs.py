@@ -26,6 +26,7 @@ _STAMP = re.compile(
     r"^(?P<level>[A-Z]{4,8}) (?P<month>\d\d)-(?P<day>\d\d) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d) "
     r"\[[\w./]{1,80}:\d{1,6}\] ?"
 )
+_API_SERVER = re.compile(r"ApiServer_(\d{1,4})")
 _STEADY = re.compile(
     r"Avg prompt throughput: (?P<prompt>[\d.]+) tokens/s, Avg generation throughput: (?P<generation>[\d.]+) tokens/s, "
     r"Running: (?P<running>\d+) reqs, Waiting: (?P<waiting>\d+) reqs,.{0,80}? KV cache usage: (?P<kv>[\d.]+)%"
@@ -124,6 +125,7 @@ class LogReader:
         process = ""
         if found := _PREFIX.match(text):
             process = found["pid"]
+            self._api_server(found["process"])
             text = text[found.end() :]
         stamp = None
         if found := _STAMP.match(text):
@@ -133,6 +135,13 @@ class LogReader:
             self._clock(process, stamp)
         if text:
             self._message(text, stamp)
+
+    def _api_server(self, name: str) -> None:
+        """How many API servers there are: one says ``APIServer``, several say ``ApiServer_0`` and so on."""
+        number = 0 if name == "APIServer" else int(found[1]) if (found := _API_SERVER.fullmatch(name)) else -1
+        known = self.facts.settings.get("api-server-count", 0)
+        if isinstance(known, int) and number >= known:
+            self.facts.settings["api-server-count"] = number + 1
 
     def _clock(self, process: str, stamp: float) -> None:
         if self._last is None:
