@@ -147,6 +147,13 @@ def tune(
     directory: DirectoryOption = _DIRECTORY,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the search and of the prompts.")] = 0,
     sampler: Annotated[str, typer.Option("--sampler", help="tune, tpe, gp, random, qmc or nsga2.")] = "tune",
+    warm_start: Annotated[
+        str,
+        typer.Option(
+            "--warm-start",
+            help="Earlier trials to learn from: auto (like studies in the storage), none, a STUDY, mlflow:EXPERIMENT.",
+        ),
+    ] = "auto",
     vllm_command: Annotated[
         str | None,
         typer.Option(
@@ -247,6 +254,7 @@ def tune(
         directory=directory,
         seed=seed,
         sampler=sampler,
+        warm_start=warm_start,
         vllm_command=vllm_command,
         trial_command=trial_command,
         trial_timeout=trial_timeout,

@@ -92,6 +92,7 @@ class Options:
     directory: Path = field(default_factory=lambda: Path("tune-studies"))
     seed: int = 0
     sampler: str = "tune"
+    warm_start: str = "auto"
     vllm_command: str | None = None
     trial_command: str | None = None
     trial_timeout: str | None = None
@@ -114,6 +115,7 @@ class Options:
             raise InputError(f"--max-accuracy-drop {self.max_drop}: a share from 0 to below 1, such as 0.01")
         if self.sampler not in _SAMPLERS:
             raise InputError(f"--sampler {self.sampler!r} is unknown; one of {', '.join(_SAMPLERS)}")
+        self._validate_warm_start()
         if "cost" in (self.objective, *self.further) and self.price is None:
             raise InputError("--objective cost: needs --price, the price of the machine per hour")
         if self.price is not None and not 0 < self.price < 1e9:
@@ -137,6 +139,16 @@ class Options:
         for limit in self.parsed_limits:
             if limit.metric.startswith("accuracy/") and not self.check_quality:
                 raise InputError("--limit accuracy: nothing reports it, as --no-accuracy switches the check off")
+
+    def _validate_warm_start(self) -> None:
+        if self.warm_start in ("auto", "none"):
+            return
+        name = self.warm_start.removeprefix("mlflow:")
+        if not name or (name == self.warm_start and not _STUDY_NAME.match(name)):
+            raise InputError(f"--warm-start {self.warm_start!r}: auto, none, a study, or mlflow:EXPERIMENT")
+        if self.sampler != "tune" or self.further:
+            reason = f"--sampler {self.sampler} does not" if self.sampler != "tune" else "several objectives do not"
+            raise InputError(f"--warm-start {self.warm_start}: {reason} learn from earlier trials; leave it away")
 
     @property
     def budget_seconds(self) -> float | None:

@@ -22,6 +22,8 @@ from tuner.ports import Observer, StudyInfo, TrialRunner
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from tuner.model.earlier import EarlierRuns
+    from tuner.model.workload import Objective
     from tuner.spaces import Plan
     from tuner.study import Result
 
@@ -84,7 +86,9 @@ def run_study(options: Options) -> None:
             seed=options.seed,
             budget_trials=options.trials,
             workload=plan.workload,
-            facts={"kind": _kind(options)},
+            facts={"kind": _kind(options), "vllm": _known(info.versions["vllm"])},
+            warm_start=options.warm_start if _names_a_study(options) else options.warm_start == "auto",
+            earlier=_earlier(options, places, objective),
         )
         _write_study_file(directory, info, places, plan)
         view = stack.enter_context(
@@ -98,8 +102,9 @@ def run_study(options: Options) -> None:
                 quiet=options.as_json,
             )
         )
-        for note in plan.notes:
-            view.message(note)
+        for note in (*plan.notes, optimizer.warm_start_note):
+            if note:
+                view.message(note)
         tracker = MlflowTracker(places.tracking_uri, spool=directory / "spool", notify=view.message)
         study = Study(
             info=info,
@@ -123,6 +128,23 @@ def _source(options: Options) -> str:
     if options.replay is not None:
         return "replay " + hashlib.sha256(options.replay.read_bytes()).hexdigest()[:12]
     return _kind(options)
+
+
+def _known(version: str) -> str | None:
+    return None if version == "unknown" else version
+
+
+def _names_a_study(options: Options) -> bool:
+    return options.warm_start not in ("auto", "none") and not options.warm_start.startswith("mlflow:")
+
+
+def _earlier(options: Options, places: Places, objective: Objective) -> EarlierRuns | None:
+    """Runs of the MLflow experiment that the study is to learn from; None where none was named."""
+    if not options.warm_start.startswith("mlflow:"):
+        return None
+    from tuner.tracking import read_earlier  # noqa: PLC0415
+
+    return read_earlier(places.tracking_uri, options.warm_start.removeprefix("mlflow:"), objective.metric)
 
 
 def _same_source(directory: Path, options: Options) -> None:

@@ -21,6 +21,7 @@ from tuner.model.json import Scalar
 from tuner.model.space import Space
 from tuner.model.workload import Objective, Workload
 from tuner.ports import Planner
+from tuner.search.agreement import Agreement
 from tuner.search.candidates import Assignment, CandidateSource, signature
 from tuner.search.conditions import Conditions
 from tuner.search.distributions import Encoding
@@ -40,6 +41,10 @@ _MOST_TRAINED = 160
 """Trials that the models are fitted to; of more, the best and the latest are kept."""
 _CONFIDENT = 12
 """Fewer measured trials than this say nothing about what may still come."""
+
+
+_THRIFT = 1.0
+"""How much seconds count at the start of a study whose budget is time."""
 
 
 @dataclass(frozen=True)
@@ -63,15 +68,18 @@ class Advisor:
         workload: Workload | None,
         startup: int,
         budget: int | None,
+        budget_s: float | None = None,
     ) -> None:
         self._encoded = encoded
         self._planner = planner
         self._objective = objective
         self._startup = startup
         self._budget = budget
+        self._budget_s = budget_s
         self._encoder = Encoder(
             space, encoded, conditions=conditions, planner=planner, objective=objective, workload=workload
         )
+        self._agreement = Agreement(self._encoder)
         self._source = CandidateSource(encoded, conditions)
         self._suspects = Suspects.of(encoded)
         numeric = frozenset(parameter.name for parameter in space.parameters if parameter.numerics)
@@ -109,8 +117,10 @@ class Advisor:
         seed: int,
     ) -> Assignment | None:
         rng = np.random.default_rng(seed)
-        training = self._training(history)
-        surrogate = train(self._encoder, training, self._suspects, self._accuracy_suspects, pending)
+        training = self._training(self._agreement.judged(history, maximize=self._objective.maximize))
+        surrogate = train(
+            self._encoder, training, self._suspects, self._accuracy_suspects, pending, thrift=self._thrift(history)
+        )
         parents = self._parents(training, surrogate)
         ranked = self._rank(self._source.pool(parents, rng, _POOL), surrogate)
         ranked = self._climb(ranked, surrogate)
@@ -144,6 +154,13 @@ class Advisor:
         if len(launched) > _MOST_TRAINED:
             launched = self._thinned(launched)
         return Training(launched, maximize=self._objective.maximize, startup=self._startup, budget=self._budget)
+
+    def _thrift(self, history: Sequence[Observation]) -> float:
+        """Where the budget is time, seconds count, less and less: at the end the best is wanted at any price."""
+        if self._budget_s is None:
+            return 0.0
+        spent = sum(item.total_s or 0.0 for item in history if item.weight >= 1)
+        return _THRIFT * max(1 - spent / self._budget_s, 0.0)
 
     def _thinned(self, launched: Sequence[Observation]) -> list[Observation]:
         """The latest third, the best third, and the rest evenly from what is left, in their order."""

@@ -65,6 +65,7 @@ class Encoder:
         self.model = StepModel(space, workload, per_step=objective.metric.startswith(("latency/tpot", "latency/itl")))
         self.knows_mechanism = varies_knobs(space)
         self.importance = np.array([_weight(parameter) for parameter in space.parameters] or [1.0])
+        self.recompiles = [index for index, parameter in enumerate(space.parameters) if parameter.recompiles]
         self.labels = np.array([not item.ordered for item in encoded.values()] or [True])
 
     @property

@@ -35,6 +35,7 @@ class Observation:
         cause: fingerprint of the failure or name of the rule, empty where there was none.
         message: the failure in words; what it names is suspected first.
         start_s: seconds to a ready server, None where unknown.
+        total_s: wall seconds of the whole trial, None where unknown.
         metrics: figures of the running server that feed the mechanism.
         steps: (running batch, seconds per decode step) pairs.
         weight: 1 for this study's own trials, less for those of earlier studies.
@@ -51,6 +52,7 @@ class Observation:
     cause: str = ""
     message: str = ""
     start_s: float | None = None
+    total_s: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     steps: tuple[tuple[float, float], ...] = ()
     weight: float = 1.0
@@ -80,9 +82,10 @@ def facts_of(outcome: Outcome) -> dict[str, Json]:
         facts["cause"] = f"rule:{outcome.exclusion.rule}"[:200]
     if outcome.twin is not None:
         facts["twin"] = outcome.twin
-    start = outcome.seconds.get("start")
-    if finite(start):
-        facts["start_s"] = start
+    for phase in ("start", "total"):
+        seconds = outcome.seconds.get(phase)
+        if finite(seconds):
+            facts[f"{phase}_s"] = seconds
     if outcome.measurement is not None:
         metrics = outcome.measurement.metrics
         facts["metrics"] = {name: metrics[name] for name in _METRICS if finite(metrics.get(name))}
@@ -101,7 +104,6 @@ def observation_from(
     steps = told.get("steps")
     pairs = [pair for pair in steps if isinstance(pair, list) and len(pair) == 2] if isinstance(steps, list) else []
     value = told.get("objective")
-    start = told.get("start_s")
     assignment = asked.get("assignment")
     return Observation(
         number=number,
@@ -113,7 +115,8 @@ def observation_from(
         identity=identity or str(asked.get("identity", "")),
         cause=str(told.get("cause", "")),
         message=str(told.get("message", "")),
-        start_s=float(start) if isinstance(start, int | float) and finite(start) else None,
+        start_s=_number(told.get("start_s")),
+        total_s=_number(told.get("total_s")),
         metrics=metrics,
         steps=tuple((float(a), float(b)) for a, b in pairs),
         further=_further(told.get("further")),
@@ -145,6 +148,10 @@ def _further(value: object) -> tuple[float | None, ...]:
     if not isinstance(value, list):
         return ()
     return tuple(float(item) if isinstance(item, int | float) and finite(item) else None for item in value)
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and finite(value) else None
 
 
 def _numbers(value: object) -> dict[str, float]:

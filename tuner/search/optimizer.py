@@ -12,6 +12,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from tuner.errors import InputError, RunError, StudyStopped
 from tuner.model.candidate import Candidate, Exclusion
+from tuner.model.earlier import EarlierRuns
 from tuner.model.json import Json, Scalar
 from tuner.model.judge import constraint_names, constraints
 from tuner.model.outcome import Outcome, Status
@@ -41,7 +42,7 @@ from tuner.search.samplers import SAMPLERS, make_sampler, needs_every_parameter,
 from tuner.search.scalar import scalarised
 from tuner.search.storage import open_storage, redacted, storage_errors
 from tuner.search.tune_sampler import TuneSampler
-from tuner.search.warmstart import aligned, earlier_trials
+from tuner.search.warmstart import Earlier, aligned, from_runs, from_studies, keep, kept
 
 __all__ = ["OptunaOptimizer"]
 
@@ -66,12 +67,16 @@ class OptunaOptimizer:
             every suggestion (:mod:`tuner.search.scalar`).
         seed: equal seeds and equal histories give equal suggestions.
         budget_trials: trials the study may take; sizes the space-filling start.
+        budget_seconds: wall time that bounds the study (s), where that and not a number of trials does: ``tune`` then
+            prefers gain per second, the more so the more time is left.
         workload: the traffic, where known: the load bounds the running batch.
         facts: what else identifies the study (versions, hardware); kept with it for later warm starts.
-        warm_start: learn from like studies in the same storage (``tune`` only); their trials weigh little and are
-            scaled by the two baselines. Likeness is judged by hardware, model, family, workload, and the facts
-            ``vllm`` (version) and ``kind`` (of trials; another kind teaches nothing). Off, equal seeds give equal
-            suggestions whatever else the storage holds.
+        warm_start: learn from like studies in the same storage, or from the study of that name (``tune`` only); their
+            trials weigh little and are scaled by the two baselines. Likeness is judged by hardware, model, family,
+            workload, and the facts ``vllm`` (version) and ``kind`` (of trials; another kind teaches nothing). Off,
+            equal seeds give equal suggestions whatever else the storage holds. Decided when a study is made; a
+            resumed one keeps what it began with.
+        earlier: runs of another store to learn from instead.
         shared: other runners may work on this study now (a database server); their open trials are left alone.
 
     Raises:
@@ -92,10 +97,12 @@ class OptunaOptimizer:
         limits: Sequence[Limit] = (),
         seed: int = 0,
         budget_trials: int | None = None,
+        budget_seconds: float | None = None,
         workload: Workload | None = None,
         facts: Mapping[str, Json] | None = None,
         shared: bool | None = None,
-        warm_start: bool = False,
+        warm_start: bool | str = False,
+        earlier: EarlierRuns | None = None,
     ) -> None:
         # What tells studies apart; the caller's facts (the version of vLLM, the kind of trials) come on top.
         known: dict[str, Json] = {
@@ -132,6 +139,7 @@ class OptunaOptimizer:
             workload=workload,
             startup=self._startup,
             budget=budget_trials,
+            budget_s=budget_seconds,
         )
         # Each trial is one line of this program's own output; Optuna's would only repeat it.
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -152,13 +160,28 @@ class OptunaOptimizer:
             )
             with _no_collection():
                 self._refresh()
-            self._earlier = (
-                earlier_trials(
-                    self._study, objective=objective_text(self._objective), facts=known, encoded=self._encoded
-                )
-                if warm_start and sampler == "tune" and not self._further
-                else []
-            )
+            self._start = Earlier()
+            if (warm_start or earlier is not None) and sampler == "tune" and not self._further:
+                self._start = self._warm_start(warm_start, earlier, known)
+
+    @property
+    def warm_start_note(self) -> str:
+        """Which earlier trials this study learns from, in one line; empty where there are none."""
+        return self._start.note
+
+    def _warm_start(self, source: bool | str, runs: EarlierRuns | None, facts: Mapping[str, Json]) -> Earlier:
+        """What was decided when the study was made, or the decision now while it is new."""
+        decided = kept(self._study)
+        if decided is not None or self._history:
+            return decided or Earlier()
+        if runs is not None:
+            found = from_runs(runs, facts=facts, encoded=self._encoded)
+        else:
+            name = source if isinstance(source, str) else ""
+            text = objective_text(self._objective)
+            found = from_studies(self._study, objective=text, facts=facts, encoded=self._encoded, name=name)
+        keep(self._study, found)
+        return found
 
     # -- the port -------------------------------------------------------------------------------------------
 
@@ -251,7 +274,7 @@ class OptunaOptimizer:
     def _sampler(self) -> BaseSampler:
         seed = seed_for(self._seed, self._closed)
         if self._sampler_name == "tune":
-            history = [*aligned(self._earlier, self._history), *self._history]
+            history = [*aligned(self._start.trials, self._history), *self._history]
             if self._further:
                 history = scalarised(history, self._objectives, seed=seed, turn=self._closed)
             return TuneSampler(self._advisor, history, self._avoided(), self._pending(), seed=seed)

@@ -18,6 +18,7 @@ from tuner.search.feasibility import Feasibility, Suspects, suspect_model
 from tuner.search.gaussian import Process, similarities
 from tuner.search.mechanism import Fit
 from tuner.search.observations import Observation
+from tuner.search.prices import Prices
 
 __all__ = ["Surrogate", "Training", "train"]
 
@@ -117,6 +118,9 @@ class Surrogate:
     least_chance: float
     filling: Rows | None = None
     """What was tried, while the start is still filling the space (no mechanism, few trials)."""
+    prices: Prices | None = None
+    thrift: float = 0.0
+    """How much seconds count: 0 gain per trial, 1 gain per second."""
 
     def best_first(self, training: Training) -> list[int]:
         """Indices of the started trials, best first: feasible ones before others, by the model's mean."""
@@ -141,7 +145,10 @@ class Surrogate:
             spread = 2 * _distance(rows.x, self.filling.x, self.encoder.labels)
             return spread + np.log(chance + 1e-9) - self._risk(chance), improvement * chance
         score = np.log(improvement + _NOTHING) + self.caution * np.log(chance + 1e-9) + np.log(kept + 1e-9)
-        return score - self._risk(chance), improvement * chance * kept
+        score -= self._risk(chance)
+        if self.prices is not None and self.thrift > 0:
+            score -= self.thrift * np.log(self.prices.relative(rows.x))
+        return score, improvement * chance * kept
 
     def _risk(self, chance: Array) -> Array:
         return np.asarray(10 * np.maximum(self.least_chance - chance, 0))
@@ -193,8 +200,13 @@ def train(
     suspects: Suspects,
     accuracy_suspects: Suspects,
     pending: Sequence[Mapping[str, Scalar]],
+    *,
+    thrift: float = 0.0,
 ) -> Surrogate:
-    """Fit everything to the launched trials. ``pending`` ones count as if they came out as expected."""
+    """Fit everything to the launched trials. ``pending`` ones count as if they came out as expected.
+
+    ``thrift``: how much the seconds of a trial count (see :class:`Surrogate`).
+    """
     all_rows = encoder.rows([item.assignment for item in training.items]) if training.items else None
     broken = np.array([item.broken for item in training.items], dtype=bool)
     x = all_rows.x if all_rows is not None else np.zeros((0, len(encoder.labels)))
@@ -225,6 +237,8 @@ def train(
         incumbent=None,
         caution=training.caution[0],
         least_chance=training.caution[1],
+        prices=Prices.learned(training.items, x, encoder.labels, encoder.recompiles) if thrift > 0 else None,
+        thrift=thrift,
         filling=all_rows if not encoder.knows_mechanism and training.own < training.startup else None,
     )
     mine = np.array([training.items[index].weight >= 1 for index in training.started], dtype=bool) & training.feasible

@@ -158,6 +158,17 @@ class Store:
             if not token:
                 return runs
 
+    def experiment_named(self, name: str) -> str | None:
+        """Id of the experiment of that name or id; None where there is none, or a deleted one."""
+        known = self._client.get_experiment_by_name(name)
+        if known is None and name.isdigit():
+            known = next((item for item in self._client.search_experiments() if item.experiment_id == name), None)
+        return str(known.experiment_id) if known is not None and known.lifecycle_stage == "active" else None
+
+    def newest(self, experiment: str, most: int) -> list[Run]:
+        """At most so many of the experiment's runs, newest first."""
+        return list(self._client.search_runs([experiment], max_results=most, order_by=["attributes.start_time DESC"]))
+
     def log(
         self,
         run_id: str,

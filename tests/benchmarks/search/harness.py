@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tests.benchmarks.search.bench_space import BenchPlanner, Surface
+from tests.benchmarks.search.prices import Clock
 from tuner.errors import StudyStopped
 from tuner.model.candidate import Candidate
 from tuner.model.json import Scalar
@@ -28,20 +29,36 @@ class Run:
         best: after each trial, the noiseless value of the configuration that measured best so far.
         failed: which trials did not start.
         seconds: time spent on suggestions alone.
+        clock: wall seconds (of the surface, not of this machine) at the end of each trial; empty without prices.
     """
 
     best: tuple[float, ...]
     failed: tuple[bool, ...]
     seconds: float
+    clock: tuple[float, ...] = ()
 
 
-def run_search(surface: Surface, method: str, *, seed: int, trials: int) -> Run:
-    """``trials`` launches, the baseline included. ``method``: a sampler's name, or ``one-factor``."""
+def run_search(
+    surface: Surface,
+    method: str,
+    *,
+    seed: int,
+    trials: int,
+    clock: Clock | None = None,
+    budget_s: float | None = None,
+    thrifty: bool = True,
+) -> Run:
+    """``trials`` launches, the baseline included. ``method``: a sampler's name, or ``one-factor``.
+
+    With a ``clock`` launches cost its seconds, and end when ``budget_s`` is spent; only a ``thrifty`` search is told
+    that the budget is time.
+    """
     planner = BenchPlanner(surface)
     rng = np.random.default_rng([99, seed])
     best: list[float] = []
     failed: list[bool] = []
     top, top_measured, spent = 0.0, 0.0, 0.0
+    times: list[float] = []
 
     def launch(assignment: Mapping[str, Scalar]) -> float | str:
         nonlocal top, top_measured
@@ -58,9 +75,16 @@ def run_search(surface: Surface, method: str, *, seed: int, trials: int) -> Run:
             del assignment
         return Run(tuple(best[:trials]), tuple(failed[:trials]), 0.0)
     optimizer = OptunaOptimizer(
-        surface.space, planner, storage="memory://", study_name="b", sampler=method, seed=seed, budget_trials=trials
+        surface.space,
+        planner,
+        storage="memory://",
+        study_name="b",
+        sampler=method,
+        seed=seed,
+        budget_trials=trials,
+        budget_seconds=budget_s if thrifty else None,
     )
-    while len(best) < trials:
+    while len(best) < trials and (budget_s is None or not times or times[-1] < budget_s):
         began = time.perf_counter()
         try:
             suggestion = optimizer.ask() if best else optimizer.ask("baseline", {})
@@ -68,11 +92,15 @@ def run_search(surface: Surface, method: str, *, seed: int, trials: int) -> Run:
             break
         spent += time.perf_counter() - began
         outcome = outcome_of(planner.render(suggestion.assignment), launch(suggestion.assignment))
+        if clock is not None:
+            seconds = clock.seconds(planner.complete(suggestion.assignment), failed=failed[-1])
+            times.append((times[-1] if times else 0.0) + seconds)
+            outcome = replace(outcome, seconds={"total": seconds})
         began = time.perf_counter()
         optimizer.tell(suggestion.number, outcome, {})
         spent += time.perf_counter() - began
     best += [best[-1]] * (trials - len(best))
-    return Run(tuple(best), tuple(failed), spent)
+    return Run(tuple(best), tuple(failed), spent, tuple(times))
 
 
 def outcome_of(candidate: Candidate, value: float | str) -> Outcome:

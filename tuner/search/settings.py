@@ -1,0 +1,102 @@
+"""From settings as text (another store's, anybody's) to an assignment of this space."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import cast
+
+from tuner.model.json import Json, Scalar, canonical
+from tuner.model.space import UNSET, Choice
+from tuner.search.distributions import Encoding
+
+__all__ = ["assignment_of"]
+
+
+def assignment_of(settings: Mapping[str, str], encoded: Mapping[str, Encoding]) -> dict[str, Scalar] | None:
+    """What the settings mean in this space: only what they set; None if a parameter cannot take its value.
+
+    Names are matched loosely (``max_num_seqs``, ``--max-num-seqs``); settings that no parameter stands for are
+    passed over.
+    """
+    flat = {_spelled(name): text for name, text in settings.items()}
+    for name, text in settings.items():
+        flat |= {f"{_spelled(name)}.{_spelled(key)}": value for key, value in _inside(text)}
+    out: dict[str, Scalar] = {}
+    for name, item in encoded.items():
+        keys = (_spelled(item.parameter.target), _spelled(name))
+        found = next((flat[key] for key in keys if key in flat), None)
+        if found is not None:
+            value = _value(item, found)
+            if value is None:
+                return None
+            out[name] = value
+        elif not item.parameter.target and isinstance(item.parameter.domain, Choice):
+            label = _bundle(item.parameter.domain, flat)
+            if label is not None:
+                out[name] = label
+    return out
+
+
+def _value(item: Encoding, text: str) -> Scalar | None:
+    domain = item.parameter.domain
+    if isinstance(domain, Choice):
+        plain = _plain(text)
+        by_value = (label for label, value in domain.values.items() if _says(value, plain))
+        return next(by_value, next((label for label in domain.values if _says(label, plain)), None))
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    internal = item.encode(number) if domain.low <= number <= domain.high else None
+    return None if internal is None else item.decode(internal)
+
+
+def _says(value: object, plain: str) -> bool:
+    return value is not UNSET and _shown(cast("Json", value)) == plain
+
+
+def _bundle(domain: Choice, flat: Mapping[str, str]) -> Scalar | None:
+    """The alternative whose arguments and variables are all set so; the one with most of them, if several are."""
+    best: tuple[int, Scalar | None] = (0, None)
+    for label, value in domain.values.items():
+        if not isinstance(value, Mapping):
+            continue
+        wanted: dict[str, str] = {}
+        for kind, prefix in (("arguments", ""), ("environment", "env:")):
+            part = value.get(kind)
+            if isinstance(part, Mapping):
+                wanted |= {_spelled(f"{prefix}{name}"): _shown(setting) for name, setting in part.items()}
+        if len(wanted) > best[0] and all(_plain(flat.get(name, "")) == text for name, text in wanted.items()):
+            best = (len(wanted), label)
+    return best[1]
+
+
+def _inside(text: str) -> list[tuple[str, str]]:
+    """The entries of a setting that is an object itself (``speculative-config``)."""
+    if not text.startswith("{"):
+        return []
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    return [(str(key), value if isinstance(value, str) else canonical(value)) for key, value in found.items()]
+
+
+def _spelled(name: str) -> str:
+    """Lower case, dashes, without leading ones."""
+    return name.lower().lstrip("-").replace("_", "-")
+
+
+def _shown(value: Json) -> str:
+    return _plain(value if isinstance(value, str) else canonical(value))
+
+
+def _plain(text: str) -> str:
+    """``True`` and ``true``, ``8`` and ``8.0`` are one value however somebody logged them."""
+    low = text.strip().lower()
+    try:
+        number = float(low)
+    except ValueError:
+        return low
+    return str(int(number)) if number.is_integer() and abs(number) < 1e15 else repr(number)
