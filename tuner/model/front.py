@@ -64,10 +64,9 @@ def pareto_front(history: History, compare: Callable[..., Comparison]) -> Front 
     if not history.further:
         return None
     objectives = (history.objective, *history.further)
-    views = [by_objective(history, objective) for objective in objectives]
+    views = [_View.of(history, objective) for objective in objectives]
     points = _points(history, views)
-    front = [p for p in points if not any(_pushes_off(q, p, objectives) for q in points)]
-    front.sort(key=lambda p: p.values[0].value, reverse=objectives[0].maximize)
+    front = _front(points, objectives)
     judged = tuple(
         replace(point, judgements=_judgements(point, views, compare), roles=tuple(_roles(point, front, objectives)))
         for point in front
@@ -82,39 +81,80 @@ def favourites(history: History) -> list[Contender]:
     if not history.further:
         return []
     objectives = (history.objective, *history.further)
-    points = _points(history, [by_objective(history, objective) for objective in objectives])
-    front = [p for p in points if not any(_pushes_off(q, p, objectives) for q in points)]
+    points = _points(history, [_View.of(history, objective) for objective in objectives])
+    front = _front(points, objectives)
     named = [*(_end(front, index, objectives) for index in range(len(objectives))), _knee(front, objectives)]
     return [point.contender for point in named if point is not None and not point.is_baseline]
 
 
-def _points(history: History, views: Sequence[History]) -> list[FrontPoint]:
-    found = [{c.candidate.key: c for c in view.contenders(with_baseline=True)} for view in views]
+@dataclass(frozen=True, slots=True)
+class _View:
+    """The study through one objective, read once."""
+
+    history: History
+    baseline: Contender | None
+    found: dict[str, Contender]
+
+    @classmethod
+    def of(cls, history: History, objective: Objective) -> _View:
+        seen = by_objective(history, objective)
+        baseline, others = seen.sides()
+        everybody = others if baseline is None else [baseline, *others]
+        return cls(seen, baseline, {c.candidate.key: c for c in everybody})
+
+    @property
+    def challengers(self) -> int:
+        return len(self.found) - (self.baseline is not None)
+
+
+def _points(history: History, views: Sequence[_View]) -> list[FrontPoint]:
     return [
         FrontPoint(
             contender=contender,
-            values=tuple(_estimate(per_key[key]) for per_key in found),
+            values=tuple(_estimate(view.found[key]) for view in views),
             is_baseline=key == history.baseline_key,
         )
-        for key, contender in found[0].items()
-        if all(key in per_key for per_key in found)
+        for key, contender in views[0].found.items()
+        if all(key in view.found for view in views)
     ]
 
 
+def _front(points: Sequence[FrontPoint], objectives: Sequence[Objective]) -> list[FrontPoint]:
+    """What nothing pushes off, the best of the first objective first."""
+    sign = [-1.0 if objective.maximize else 1.0 for objective in objectives]
+    ranked = sorted(points, key=lambda p: [s * value.value for s, value in zip(sign, p.values, strict=True)])
+    ahead: list[FrontPoint] = []
+    for point in ranked:
+        # Whatever beats it ranks before it, and is itself on the front of means or beaten by one that is.
+        if not any(_beats(other.values, point.values, objectives) for other in ahead):
+            ahead.append(point)
+    kept = {id(point) for point in ahead}
+    front = []
+    for point in ranked:
+        if point.contender.confirmed:
+            stays = not any(_pushes_off(other, point, objectives) for other in points)
+        else:
+            stays = id(point) in kept
+        if stays:
+            front.append(point)
+    return front
+
+
 def _judgements(
-    point: FrontPoint, views: Sequence[History], compare: Callable[..., Comparison]
+    point: FrontPoint, views: Sequence[_View], compare: Callable[..., Comparison]
 ) -> tuple[Judgement | None, ...]:
     if point.is_baseline:
         return ()
     key = point.contender.candidate.key
     found: list[Judgement | None] = []
     for index, view in enumerate(views):
-        contenders, baseline = view.contenders(), view.baseline()
-        mine = next(c for c in contenders if c.candidate.key == key)
+        mine, baseline = view.found[key], view.baseline
         known = index == 0 or (_spread_known(mine) and baseline is not None and _spread_known(baseline))
         # Accuracy has its own judge, the check against the defaults: starts do not change what questions can tell.
-        judged = known and not view.objective.metric.startswith(_ACCURACY)
-        found.append(view.judge(mine, compare, picked_of=len(contenders)) if judged else None)
+        judged = baseline is not None and known and not view.history.objective.metric.startswith(_ACCURACY)
+        found.append(
+            view.history.judge(mine, compare, against=baseline, picked_of=view.challengers) if judged else None
+        )
     return tuple(found)
 
 

@@ -183,6 +183,12 @@ class History:
             and not t.outcome.feasible
         )
 
+    def sides(self) -> tuple[Contender | None, list[Contender]]:
+        """The baseline, and the other feasible configurations, best first: both questions for the price of one."""
+        everybody = self.contenders(with_baseline=True)
+        baseline = next((c for c in everybody if c.candidate.key == self.baseline_key), None)
+        return baseline, [c for c in everybody if c is not baseline]
+
     def baseline(self) -> Contender | None:
         """The baseline with all its trials, None before it was measured."""
         for contender in self.contenders(with_baseline=True):

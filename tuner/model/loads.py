@@ -54,20 +54,22 @@ def load_answers(
     answers = []
     for name in load_names(history):
         here = at_load(history, name, limits)
-        contenders = here.contenders()
-        best = _best(here, compare)
+        baseline, contenders = here.sides()
+        best = _best(here, baseline, contenders, compare)
         single = next((c for c in contenders if winner is not None and c.candidate.key == winner.candidate.key), None)
         answers.append(
             LoadAnswer(
                 name=name,
                 weight=_weight(history, name),
                 history=here,
-                baseline=here.baseline(),
+                baseline=baseline,
                 best=best,
-                judgement=None if best is None else here.judge(best, compare, picked_of=len(contenders)),
+                judgement=None
+                if best is None
+                else here.judge(best, compare, against=baseline, picked_of=len(contenders)),
                 picked_of=len(contenders),
                 single=single,
-                single_judgement=None if single is None else here.judge(single, compare),
+                single_judgement=None if single is None else here.judge(single, compare, against=baseline),
             )
         )
     return tuple(answers)
@@ -78,15 +80,17 @@ def load_favourites(history: History, limits: Sequence[Limit]) -> list[Contender
     found = []
     for name in load_names(history):
         here = at_load(history, name, limits)
-        best, baseline = next(iter(here.contenders()), None), here.baseline()
+        baseline, contenders = here.sides()
+        best = contenders[0] if contenders else None
         if best is not None and (baseline is None or here.objective.better(best.value, baseline.value)):
             found.append(best)
     return found
 
 
-def _best(here: History, compare: Callable[..., Comparison]) -> Contender | None:
+def _best(
+    here: History, baseline: Contender | None, contenders: Sequence[Contender], compare: Callable[..., Comparison]
+) -> Contender | None:
     """The best at a point: a confirmed one, unless an unconfirmed one is better beyond doubt."""
-    baseline, contenders = here.baseline(), here.contenders()
     better = [c for c in contenders if baseline is None or here.objective.better(c.value, baseline.value)]
     confirmed = [c for c in better if c.confirmed > 1] or [c for c in better if c.confirmed]
     if not better or not confirmed or better[0] is confirmed[0]:
