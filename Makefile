@@ -12,7 +12,7 @@ TUNE_ARGS ?=
 # PyTorch's own index, for pips that do not find torch==…+cpu by themselves.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
-.PHONY: help tune install install-dev test lint types check unit real faults benchmarks ui clean
+.PHONY: help tune install install-dev test lint types check unit real faults benchmarks live ui clean
 
 help:
 	@echo "make tune        a real study on this machine's CPU: vLLM, a demo model, a proven winner"
@@ -20,6 +20,7 @@ help:
 	@echo "make ui          the MLflow UI on the studies of 'make tune'"
 	@echo "make faults      the fault campaign: kills, hangs, full disks; prints a table"
 	@echo "make benchmarks  the search against random, TPE and GP on written-down surfaces"
+	@echo "make live        one configuration against itself, warm against cold starts: real vLLM, an idle machine"
 
 tune: $(VENV)/.installed
 	@$(BIN)/tune --hardware cpu --budget $(BUDGET) $(TUNE_ARGS)
@@ -71,6 +72,9 @@ faults: $(VENV)/.installed-dev
 
 benchmarks: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.benchmarks.search_benchmark
+
+live: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.benchmarks.live_benchmark
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
