@@ -22,6 +22,7 @@ from tuner import __version__
 from tuner.errors import InputError, RunError
 from tuner.model.candidate import Candidate
 from tuner.model.history import Contender, History, Judgement, Trial
+from tuner.model.intervals import gain_interval
 from tuner.model.json import Json, canonical, finite
 from tuner.model.judge import limits_of, misses
 from tuner.model.projection import estimate_of
@@ -312,7 +313,7 @@ def _reservations(about: Mapping[str, Json], trials: Sequence[Trial], judgement:
 def _gain(judgement: Judgement) -> str:
     if not (finite(judgement.low) and finite(judgement.high)):
         return f"{judgement.gain:+.1%}, no interval"
-    return f"{judgement.gain:+.1%}, 95 % interval {judgement.low:+.1%} to {judgement.high:+.1%}"
+    return f"{judgement.gain:+.1%}, {gain_interval(judgement.low, judgement.high, judgement.level)}"
 
 
 def _limits(about: Mapping[str, Json], metrics: Mapping[str, float]) -> list[str]:

@@ -47,7 +47,9 @@ class Judgement:
 
     Attributes:
         verdict: ``better``, ``worse`` or ``no significant difference``.
-        gain, low, high: relative difference of the objective (0.6 = 60 % better) and its 95 % interval.
+        gain, low, high: relative difference of the objective (0.6 = 60 % better) and its interval.
+        level: confidence of the interval, one minus the error rate of the verdict: 0.99, or more where the best of
+            many was picked.
         basis: what the interval stands on: ``starts`` (each sample is a server start of its own) or ``rounds``.
         challenger_starts, baseline_starts: server starts behind it.
     """
@@ -59,6 +61,7 @@ class Judgement:
     basis: str
     challenger_starts: int
     baseline_starts: int
+    level: float = 1 - _ALPHA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,10 +250,9 @@ class History:
         if not a or not b:
             return None
         noise = 0.0 if basis == "starts" else _START_NOISE
-        if picked_of > 1 and not any(t.origin == "confirm" for t in ours):
-            result = compare(b, a, self.objective.maximize, noise=noise, alpha=_ALPHA / picked_of)
-        else:
-            result = compare(b, a, self.objective.maximize, noise=noise)
+        shared = picked_of > 1 and not any(t.origin == "confirm" for t in ours)
+        alpha = _ALPHA / picked_of if shared else _ALPHA
+        result = compare(b, a, self.objective.maximize, noise=noise, alpha=alpha)
         return Judgement(
             verdict=result.verdict,
             gain=result.gain,
@@ -259,6 +261,7 @@ class History:
             basis=basis,
             challenger_starts=len(ours),
             baseline_starts=len(theirs),
+            level=1 - alpha,
         )
 
     def repeated_cause(self, times: int) -> Outcome | None:

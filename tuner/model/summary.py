@@ -54,6 +54,7 @@ def summarise(
             "gain": judgement.gain,
             "low": judgement.low,
             "high": judgement.high,
+            "level": judgement.level,
             "basis": judgement.basis,
         }
     if loads:
@@ -134,6 +135,7 @@ def _judged(judgement: Judgement | None) -> dict[str, Json] | None:
         "gain": _number(judgement.gain),
         "low": _number(judgement.low),
         "high": _number(judgement.high),
+        "level": judgement.level,
         "basis": judgement.basis,
     }
 

@@ -51,6 +51,7 @@ def study_document(history: History, judgement: Judgement | None, about: Mapping
             "gain": _number(judgement.gain),
             "low": _number(judgement.low),
             "high": _number(judgement.high),
+            "level": judgement.level,
             "basis": judgement.basis,
             "challenger_starts": judgement.challenger_starts,
             "baseline_starts": judgement.baseline_starts,

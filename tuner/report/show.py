@@ -10,6 +10,7 @@ from rich.text import Text
 
 from tuner.model.choices import Choices, differing, fit, shown
 from tuner.model.history import History, Judgement
+from tuner.model.intervals import gain_interval
 from tuner.model.json import Json
 from tuner.model.outcome import Status
 from tuner.model.targets import metric_unit, short_name
@@ -108,7 +109,7 @@ def verdict(document: Mapping[str, Any]) -> str:
     if judgement is None:
         return f"Trial {winner['trial']} is the best so far; it was not compared with vLLM's defaults."
     gain, low, high = judgement["gain"], judgement["low"], judgement["high"]
-    interval = f" (95 % interval {low:+.1%} to {high:+.1%})" if low is not None and high is not None else ""
+    interval = f" ({gain_interval(low, high, judgement['level'])})" if low is not None and high is not None else ""
     basis = (
         f"over {judgement['challenger_starts']} and {judgement['baseline_starts']} server starts"
         if judgement["basis"] == "starts"

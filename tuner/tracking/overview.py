@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tuner.model.candidate import Candidate
+from tuner.model.intervals import gain_interval
 from tuner.model.json import finite
 from tuner.model.workload import Objective
 from tuner.tracking.answers import answer_metrics, answer_tags, answer_text
@@ -159,7 +160,7 @@ class Overview:
     def _gain(self) -> dict[str, float] | None:
         judgement = self.summary.get("judgement")
         if isinstance(judgement, Mapping):
-            return {name: judgement[name] for name in ("gain", "low", "high") if name in judgement}
+            return {name: judgement[name] for name in ("gain", "low", "high", "level") if name in judgement}
         baseline, winner = self.baseline, self.winner
         if baseline is None or winner is None or not baseline["objective"]:
             return None
@@ -196,7 +197,7 @@ class Overview:
         if gain is not None and finite(gain.get("gain")):
             sentence += f" is **{gain['gain']:+.1%}** against vLLM's default"
             if finite(gain.get("low")) and finite(gain.get("high")):
-                sentence += f" (95 % interval {gain['low']:+.1%} to {gain['high']:+.1%})"
+                sentence += f" ({gain_interval(gain['low'], gain['high'], gain.get('level', 0.99))})"
         if isinstance(judgement, Mapping):
             basis = " over fresh server starts" if judgement.get("basis") == "starts" else ""
             return f"{sentence}{basis}. Verdict: **{judgement.get('verdict', '')}**."

@@ -55,7 +55,7 @@ def shown(width: int = 120) -> tuple[Console, io.StringIO]:
     [
         (
             "better",
-            "Trial 1 beats vLLM's defaults: +60.0% (95 % interval +50.0% to +70.0%), over 2 and 3 server starts.",
+            "Trial 1 beats vLLM's defaults: +60.0% (99 % interval +50.0% to +70.0%), over 2 and 3 server starts.",
         ),
         ("no significant difference", "No significant gain over vLLM's defaults (trial 1: +60.0%"),
         ("worse", "Nothing beats vLLM's defaults; the best other is trial 1"),
