@@ -11,9 +11,11 @@ import getpass
 import logging
 import os
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
 
 from tuner.errors import InputError
 from tuner.model.secrets import mask
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Store", "is_local", "temporary_errors"]
 
+_SQLITE = "sqlite:///"
+_DRAFT_S = 600.0
+"""A database that nobody has written to for so long is not being made any more."""
 _BATCH = 90
 """Entries per request; MLflow takes 100 parameters or tags at once."""
 
@@ -79,6 +84,7 @@ class Store:
         logging.getLogger("mlflow").setLevel(logging.CRITICAL)
         logging.getLogger("alembic").setLevel(logging.ERROR)
         try:
+            _make_database(self._uri)
             client = MlflowClient(tracking_uri=self._uri)
             client.search_experiments(max_results=1)
         except ImportError as error:  # a database driver
@@ -220,6 +226,39 @@ def _user() -> str:
         return getpass.getuser()
     except (OSError, KeyError):  # no entry in the password file (containers)
         return "unknown"
+
+
+def _make_database(uri: str) -> None:
+    """Make a new SQLite store under another name first: one whose making was cut off can never be opened again.
+
+    MLflow writes its schema in dozens of steps; killed between two of them it finds tables that it wants to make.
+    """
+    from mlflow import MlflowClient  # noqa: PLC0415
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore  # noqa: PLC0415
+
+    address, _, query = uri.partition("?")
+    if not address.startswith(_SQLITE) or query:
+        return
+    place = Path(unquote(address.removeprefix(_SQLITE)))
+    if place.exists() or not place.parent.is_dir():
+        return
+    for left in place.parent.glob(f".{place.name}.*"):
+        if time.time() - left.stat().st_mtime > _DRAFT_S:
+            left.unlink(missing_ok=True)
+    draft = place.with_name(f".{place.name}.{os.getpid()}")
+    draft.unlink(missing_ok=True)
+    draft.touch(mode=0o600)
+    try:
+        made = f"{_SQLITE}{quote(str(draft))}"
+        MlflowClient(tracking_uri=made).search_experiments(max_results=1)
+        for url, engine in list(SqlAlchemyStore._engine_map.items()):  # noqa: SLF001 - nothing public closes it
+            if url == made:
+                engine.dispose()
+        # Another study may have been faster; its store is as good.
+        if not place.exists():
+            draft.replace(place)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def _fatal(error: Exception, uri: str) -> str | None:
