@@ -123,6 +123,19 @@ def run_study(options: Options) -> None:
     _conclude(console, options, about, result, study.summary())
 
 
+def _observing(prepared: Prepared) -> list[str]:
+    """Flags by which this vLLM says more, where its own parser has them.
+
+    Without the first, a kernel is named the first time it is compiled under load and never again: rounds with later
+    compilations of it (other shapes) would pass for warm. The second counts steps by CUDA graph mode.
+    """
+    wanted = ["jit-monitor-verbose"]
+    if prepared.plan.hardware.platform != "cpu":
+        wanted.append("cudagraph-metrics")
+    flags = prepared.flags
+    return [] if flags is None or flags.recorded else [name for name in wanted if name in flags.flags]
+
+
 def _source(options: Options) -> str:
     """What measures: vLLM, a command, or one recorded table. Numbers of two sources are not comparable."""
     if options.replay is not None:
@@ -225,6 +238,7 @@ def _runner(options: Options, prepared: Prepared, directory: Path, view: Observe
         platform=plan.hardware.platform,
         gpus=prepared.devices,
         trust_remote_code=options.trust_remote_code,
+        observe=_observing(prepared),
     )
     for sentence in launcher.swept:
         view.message(sentence)
