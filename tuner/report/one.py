@@ -138,7 +138,7 @@ def _graphs(console: Console, document: Mapping[str, Any], outcome: Outcome) -> 
     elif (
         metrics and document["basis"] == "measured here" and document["ran"].get("cudagraph-mode") not in (None, "NONE")
     ):
-        say(console, "\nSteps by CUDA graph mode: not counted; vLLM counts them with --arg cudagraph-metrics")
+        say(console, "\nSteps by CUDA graph mode: not counted by this server")
 
 
 def _time(console: Console, document: Mapping[str, Any]) -> None:

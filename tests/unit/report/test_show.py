@@ -220,7 +220,7 @@ def test_a_trial_is_asked_beside_what_runs() -> None:
     rows = [" ".join(line.split()) for line in out.getvalue().splitlines()]
     assert "compilation-config.cudagraph_mode FULL PIECEWISE" in rows
     assert "block-size=16" in rows
-    assert "Steps by CUDA graph mode: not counted; vLLM counts them with --arg cudagraph-metrics" in rows
+    assert "Steps by CUDA graph mode: not counted by this server" in rows
 
 
 def test_a_trial_of_a_command_has_no_reckoned_memory() -> None:
