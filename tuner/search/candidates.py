@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -9,12 +10,16 @@ import numpy as np
 from tuner.model.json import Scalar
 from tuner.search.conditions import Conditions
 from tuner.search.distributions import Encoding
+from tuner.search.knobs import is_decisive
 
 __all__ = ["Assignment", "CandidateSource"]
 
 Assignment = dict[str, Scalar]
 
 _SWEEP = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+_TRADES = (0.34, 0.67)
+"""How far two numbers are moved together, as shares of their ranges."""
+_MOST_TRADED = 7
 
 
 class CandidateSource:
@@ -24,6 +29,8 @@ class CandidateSource:
         self._encoded = encoded
         self._conditions = conditions
         self._names = list(encoded)
+        decisive = [name for name, item in encoded.items() if item.ordered and is_decisive(item.parameter)]
+        self._traded = decisive[:_MOST_TRADED]
 
     def complete(self, assignment: Mapping[str, Scalar], rng: np.random.Generator) -> Assignment:
         """Every parameter: what is given, else the default, else a random value."""
@@ -50,6 +57,9 @@ class CandidateSource:
 
         for parent in full[:2]:
             for neighbour in self.sweep(parent):
+                add(neighbour)
+        for parent in full[:1]:
+            for neighbour in self.trades(parent):
                 add(neighbour)
         share = size // 3 if full else size
         for _ in range(share):
@@ -80,6 +90,25 @@ class CandidateSource:
         for name, item in self._encoded.items():
             values = item.values if 0 < len(item.values) <= 12 else tuple(item.at(unit) for unit in _SWEEP)
             out += [{**parent, name: value} for value in values if value != parent.get(name)]
+        return out
+
+    def trades(self, parent: Mapping[str, Scalar]) -> list[Assignment]:
+        """Two decisive numbers at once, one up and one down or both up: what one step alone would only break.
+
+        Devices are split either way but not more than there are, a deeper draft asks for fewer sequences.
+        """
+        out: list[Assignment] = []
+        units = {name: self._encoded[name].unit(parent.get(name)) for name in self._traded}
+        for first, second in itertools.permutations(self._traded, 2):
+            a, b = units[first], units[second]
+            if a is None or b is None:
+                continue
+            for far in _TRADES:
+                moved = {first: self._encoded[first].at(min(a + far, 1.0))}
+                if a + far < 1 + far / 2 and b > 0:
+                    out.append({**parent, **moved, second: self._encoded[second].at(max(b - far, 0.0))})
+                if first < second and a < 1 and b < 1:
+                    out.append({**parent, **moved, second: self._encoded[second].at(min(b + far, 1.0))})
         return out
 
     def _cross(self, a: Mapping[str, Scalar], b: Mapping[str, Scalar], rng: np.random.Generator) -> Assignment:

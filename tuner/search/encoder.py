@@ -16,7 +16,7 @@ from tuner.ports import Planner
 from tuner.search.candidates import signature
 from tuner.search.conditions import Conditions
 from tuner.search.distributions import Encoding
-from tuner.search.knobs import Defaults, is_decisive, read_knobs, varies_knobs
+from tuner.search.knobs import KNOBS, Defaults, is_decisive, read_knobs, varies_knobs
 from tuner.search.mechanism import StepModel
 
 __all__ = ["Encoder", "Rows"]
@@ -65,6 +65,7 @@ class Encoder:
         self.model = StepModel(space, workload, per_step=objective.metric.startswith(("latency/tpot", "latency/itl")))
         self.knows_mechanism = varies_knobs(space)
         self.importance = np.array([_weight(parameter) for parameter in space.parameters] or [1.0])
+        self._devices = max(space.hardware.count, 1)
         self.recompiles = [index for index, parameter in enumerate(space.parameters) if parameter.recompiles]
         self.labels = np.array([not item.ordered for item in encoded.values()] or [True])
 
@@ -89,6 +90,18 @@ class Encoder:
             self._memory.clear()
         pairs = [self._row(assignment) for assignment in assignments]
         return Rows(np.array([pair[0] for pair in pairs]), np.array([pair[1] for pair in pairs]))
+
+    def contradictions(self, rows: Rows) -> NDArray[np.bool_]:
+        """Which rows ask for what vLLM is known to refuse, one column a fact; nothing where it is not vLLM's space.
+
+        More ranks than devices (vllm/config/parallel.py), and fewer tokens a step than sequences
+        (vllm/config/scheduler.py). A space's own rules exclude such candidates; spaces without rules do not.
+        """
+        if not self.knows_mechanism:
+            return np.zeros((len(rows), 0), dtype=bool)
+        column = {name: rows.knobs[:, index] for index, name in enumerate(KNOBS)}
+        ranks = column["tensor_parallel"] * column["data_parallel"]
+        return np.column_stack([ranks > self._devices, column["batched_tokens"] < column["seqs"]])
 
     def implied(self, assignments: Sequence[Mapping[str, Scalar]]) -> NDArray[np.bool_]:
         """Entries of the rows that stand for a default which was not asked for."""

@@ -45,6 +45,9 @@ _PRIOR: tuple[tuple[str, float], ...] = (
 )
 """Coefficient → standard deviation of its logarithm around the value from the data sheet."""
 
+_CAPACITY_UNKNOWN = 1.5
+"""The same for the KV capacity where nobody says how long prompts and answers are: they differ a hundredfold."""
+
 _OFFSET = len(_PRIOR)
 _DRAWS = 10
 
@@ -103,8 +106,11 @@ class StepModel:
         load, self._load_known = _load(workload)
         self._load = load
         self._sigma = np.array([sd for _, sd in _PRIOR])
-        if not self._load_known:
-            self._sigma[[name for name, _ in _PRIOR].index("load")] = 1.5
+        unknown = {} if self._load_known else {"load": 1.5}
+        if workload is None:
+            unknown["capacity"] = _CAPACITY_UNKNOWN
+        for name, deviation in unknown.items():
+            self._sigma[[known for known, _ in _PRIOR].index(name)] = deviation
         self._sign = 1.0
 
     def batch(self, knobs: Array, theta: Array | None = None) -> Array:

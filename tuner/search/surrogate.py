@@ -16,6 +16,7 @@ from tuner.model.outcome import Status
 from tuner.search.encoder import Encoder, Rows
 from tuner.search.feasibility import Feasibility, Suspects, suspect_model
 from tuner.search.gaussian import Process, similarities
+from tuner.search.knobs import KNOBS
 from tuner.search.mechanism import Fit
 from tuner.search.observations import Observation
 from tuner.search.prices import Prices
@@ -36,6 +37,8 @@ _BELIEVED, _REFUTED_AFTER = 0.5, 20
 """Least weight of the mechanism at the start, and the trials after which a tenth of it is left."""
 _LABEL_EFFECT, _RANGE_EFFECT, _MISFIT = 0.12, 0.05, 0.05
 """What a label, a range, and the crude form itself may add to the log value without moving the mechanism's figures."""
+_REFUSED = 0.95
+"""Chance that what vLLM is known to refuse is refused here."""
 _YOUNG, _AFFORDED = 10, 0.1
 """Launches that may teach by failing as they like, and the share of later ones that may."""
 _BOLD, _CAREFUL, _BURNT = (1.5, 0.4), (3.0, 0.75), (3.0, 0.9)
@@ -111,6 +114,8 @@ class Surrogate:
     encoder: Encoder
     views: tuple[tuple[float, _View], ...]
     feasibility: Feasibility
+    refused: Array
+    """Chance that each of the known contradictions really keeps a server from starting."""
     accuracy: Feasibility | None
     limits: tuple[tuple[Process, Array], ...]
     incumbent: float | None
@@ -133,7 +138,7 @@ class Surrogate:
 
     def acquisition(self, rows: Rows) -> tuple[Array, Array]:
         """Score to maximise, and the expected relative gain, per row."""
-        chance = self.feasibility.chance(rows.x)
+        chance = self.chance(rows)
         kept = self._kept(rows)
         if not self.views or self.incumbent is None:
             spread = self._spread(rows)
@@ -152,6 +157,11 @@ class Surrogate:
 
     def _risk(self, chance: Array) -> Array:
         return np.asarray(10 * np.maximum(self.least_chance - chance, 0))
+
+    def chance(self, rows: Rows) -> Array:
+        """Chance that each row starts."""
+        known = np.where(self.encoder.contradictions(rows), 1 - self.refused, 1.0).prod(axis=1)
+        return np.asarray(self.feasibility.chance(rows.x) * known)
 
     def predict(self, rows: Rows) -> tuple[Array, Array]:
         """Mean and standard deviation of the target over both views."""
@@ -210,14 +220,19 @@ def train(
     all_rows = encoder.rows([item.assignment for item in training.items]) if training.items else None
     broken = np.array([item.broken for item in training.items], dtype=bool)
     x = all_rows.x if all_rows is not None else np.zeros((0, len(encoder.labels)))
-    messages = [f"{item.cause} {item.message}" for item in training.items if item.broken]
+    refused = _refused(encoder, all_rows, broken)
+    # What is known to be refused explains its failures: they accuse nothing else.
+    plain = np.ones(len(broken), dtype=bool)
+    if all_rows is not None:
+        plain = ~(broken & (encoder.contradictions(all_rows) & (refused > 0.5)).any(axis=1))
+    blamed = [item for item, counts in zip(training.items, plain, strict=True) if counts and item.broken]
     feasibility = suspect_model(
         suspects,
-        x,
-        broken,
-        messages,
-        causes=[item.cause for item in training.items if item.broken],
-        implied=encoder.implied([item.assignment for item in training.items]),
+        x[plain],
+        broken[plain],
+        [f"{item.cause} {item.message}" for item in blamed],
+        causes=[item.cause for item in blamed],
+        implied=encoder.implied([item.assignment for item in training.items])[plain],
     )
     views: tuple[tuple[float, _View], ...] = ()
     incumbent: float | None = None
@@ -232,6 +247,7 @@ def train(
         encoder=encoder,
         views=views,
         feasibility=feasibility,
+        refused=refused,
         accuracy=_accuracy(accuracy_suspects, started, training),
         limits=_limits(encoder, started, training),
         incumbent=None,
@@ -249,6 +265,15 @@ def train(
         # Nothing keeps the limits yet: any value is an improvement, keeping them is what counts.
         incumbent = float(np.min(training.y)) - 1.0
     return Surrogate(**{**surrogate.__dict__, "incumbent": incumbent})
+
+
+def _refused(encoder: Encoder, rows: Rows | None, broken: NDArray[np.bool_]) -> Array:
+    """How sure the known contradictions are: nearly, until servers start in spite of one (a fork, another engine)."""
+    if rows is None:
+        return np.full(encoder.contradictions(Rows(np.empty((0, 1)), np.empty((0, len(KNOBS))))).shape[1], _REFUSED)
+    started = encoder.contradictions(rows)[~broken].sum(axis=0)
+    odds = _REFUSED / (1 - _REFUSED) / 15.0 ** np.minimum(started, 5)
+    return np.asarray(odds / (1 + odds))
 
 
 def _views(encoder: Encoder, rows: Rows, training: Training) -> tuple[tuple[float, _View], ...]:

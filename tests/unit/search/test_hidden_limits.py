@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -77,7 +78,7 @@ def test_at_most_a_tenth_is_wasted_once_ten_launches_were_seen(what: str) -> Non
     failed = searched(HIDDEN[what], 21)
     assert sum(failed[10:]) <= 1
     assert sum(failed[:10]) <= 4
-    assert not any(all(failed[index : index + 3]) for index in range(len(failed))), "three alike end a study"
+    assert not any(all(failed[index : index + 3]) for index in range(len(failed) - 2)), "three alike end a study"
 
 
 ENCODED = encodings(SPACE)
@@ -160,3 +161,41 @@ def test_what_was_not_asked_for_proves_little() -> None:
     doubted = suspect_model(SUSPECTS, rows, failed, causes, causes=causes, implied=implied)
     asked = np.array([row(max_num_seqs=50)])
     assert doubted.chance(asked)[0] < trusted.chance(asked)[0]
+
+
+class TestKnownContradictions:
+    """What vLLM is known to refuse is not launched, until a server starts in spite of it."""
+
+    SPACE = small_space(
+        parameters=tuple(
+            Parameter(
+                name=name, target=name.replace("_", "-"), default=default,
+                domain=Choice(values={str(n): n for n in (1, 2, 4, 8)}, ordinal=True),
+            )
+            for name, default in (("tensor_parallel_size", "8"), ("data_parallel_size", "1"))
+        ),
+        hardware=replace(small_space().hardware, count=8),
+    )  # fmt: skip
+
+    def asked(self, *, fork: bool) -> list[int]:
+        """Ranks of each suggestion; more devices are better, and a fork runs any number of ranks."""
+        planner = SmallPlanner(self.SPACE)
+        optimizer = OptunaOptimizer(self.SPACE, planner, storage="memory://", study_name="s", seed=1)
+        out = []
+        for index in range(8):
+            suggestion = optimizer.ask() if index else optimizer.ask("baseline", {})
+            if fork and index == 1:
+                optimizer.tell(suggestion.number, measured(planner.render(suggestion.assignment), 1.0), {})
+                suggestion = optimizer.ask("user", {"tensor_parallel_size": "8", "data_parallel_size": "4"})
+            taken = {"tensor_parallel_size": "8", "data_parallel_size": "1", **suggestion.assignment}
+            out.append(int(str(taken["tensor_parallel_size"])) * int(str(taken["data_parallel_size"])))
+            candidate = planner.render(suggestion.assignment)
+            dead = out[-1] > 8 and not fork
+            optimizer.tell(suggestion.number, broken(candidate) if dead else measured(candidate, float(out[-1])), {})
+        return out
+
+    def test_more_ranks_than_devices(self) -> None:
+        assert max(self.asked(fork=False)) <= 8
+
+    def test_a_fork_that_can_is_believed(self) -> None:
+        assert max(self.asked(fork=True)[2:]) > 8
