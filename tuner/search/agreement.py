@@ -20,6 +20,8 @@ Array: TypeAlias = NDArray[np.float64]
 _FEWEST = 3
 """Own trials beside the baseline before anything is judged."""
 _FEWEST_EARLIER = 4
+_LATEST = 60
+"""Own trials that are looked back at."""
 _GOOD, _BAD = 0.5, 1.0
 """Error of the forecasts over the error of no forecast at all: believed in full below, not at all above."""
 _LEAST = 0.03
@@ -40,7 +42,7 @@ class Agreement:
         measured = [item for item in own if item.started and (item.value or 0.0) > 0]
         if not earlier or len(measured) < _FEWEST + 1:
             return list(history)
-        factor = self._factor(earlier, measured, maximize=maximize)
+        factor = self._factor(earlier, measured[-_LATEST:], maximize=maximize)
         kept = [replace(item, weight=item.weight * factor) for item in earlier if item.weight * factor >= _LEAST]
         return [*kept, *own]
 

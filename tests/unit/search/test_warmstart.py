@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.benchmarks.search.bench_space import BenchPlanner
-from tests.benchmarks.search.harness import optimum, outcome_of
+from tests.benchmarks.search.harness import outcome_of
 from tests.benchmarks.search.surfaces import SURFACES
 from tests.unit.search.helpers import SmallPlanner, measured, small_space
 from tuner.errors import InputError
@@ -149,19 +149,19 @@ def _earlier_study(path: Path, *, bend: float) -> None:
         _measured(optimizer, optimizer.ask("user", source.prune(source.random(rng))), bend)
 
 
-def _share(optimizer: OptunaOptimizer) -> float:
-    """Share of the optimum after nine trials."""
+def _best(optimizer: OptunaOptimizer) -> float:
+    """After seven trials."""
     values = [_measured(optimizer, optimizer.ask("baseline", {}))]
-    values += [_measured(optimizer, optimizer.ask()) for _ in range(8)]
-    return max(values) / optimum(SURFACE, effort=6)
+    values += [_measured(optimizer, optimizer.ask()) for _ in range(6)]
+    return max(values)
 
 
 def test_a_warm_start_helps_and_a_misleading_one_does_not_hurt(tmp_path: Path) -> None:
     (tmp_path / "lies").mkdir()
     _earlier_study(tmp_path, bend=1.0)
     _earlier_study(tmp_path / "lies", bend=-1.0)
-    cold = _share(_study(tmp_path, "cold", warm=False))
-    warm = _share(_study(tmp_path, "warm", warm=True))
-    misled = _share(_study(tmp_path / "lies", "misled", warm=True))
-    assert warm > cold + 0.1
-    assert misled > cold - 0.1
+    cold = _best(_study(tmp_path, "cold", warm=False))
+    warm = _best(_study(tmp_path, "warm", warm=True))
+    misled = _best(_study(tmp_path / "lies", "misled", warm=True))
+    assert warm > 1.15 * cold
+    assert misled > 0.9 * cold
