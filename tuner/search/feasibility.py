@@ -25,7 +25,7 @@ Array: TypeAlias = NDArray[np.float64]
 Flags: TypeAlias = NDArray[np.bool_]
 Words: TypeAlias = tuple[re.Pattern[str], ...]
 
-_LABEL, _SIZE, _USUAL, _PAIR = 0.13, 0.05, 0.004, 0.0006
+_LABEL, _SIZE, _USUAL, _PAIR = 0.13, 0.05, 0.004, 0.0015
 """Prior chances that a label, one of a few sizes, the default, or a pair is dead."""
 _END, _SOMEWHAT_HUNGRY_END, _HUNGRY_END, _OPPOSITE = 0.05, 0.12, 0.2, 0.01
 """Prior chances that a range is dead from somewhere between default and end; that even the default lies behind."""

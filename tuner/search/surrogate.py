@@ -74,7 +74,7 @@ class Training:
         mine = [item.broken for item in self.items if item.weight >= 1]
         if mine[-2:] == [True, True]:
             return _BURNT
-        affordable = len(mine) < _YOUNG or sum(mine[_YOUNG:]) + 1 <= _AFFORDED * (len(mine) - _YOUNG + 1)
+        affordable = len(mine) < _YOUNG or sum(mine[_YOUNG:]) <= _AFFORDED * (len(mine) - _YOUNG)
         return _BOLD if affordable else _CAREFUL
 
     @cached_property
