@@ -85,6 +85,7 @@ def run_study(options: Options) -> None:
             limits=limits,
             seed=options.seed,
             budget_trials=options.trials,
+            budget_seconds=None if options.trials is not None else options.budget_seconds,
             workload=plan.workload,
             facts={"kind": _kind(options), "vllm": _known(info.versions["vllm"])},
             warm_start=options.warm_start if _names_a_study(options) else options.warm_start == "auto",

@@ -78,8 +78,18 @@ class Prices:
         )
         return cls(process, float(np.median(y)), columns, frozenset(compiled))
 
+    def seconds(self, x: Array, *, fresh: Array | None = None) -> Array:
+        """Forecast for each row; ``fresh``: whether it compiles anew, else by what was compiled before."""
+        if fresh is None:
+            fresh = np.array([tuple(row) not in self.compiled for row in x[:, self.columns].tolist()], dtype=float)
+        mean, _ = self.process.predict(np.column_stack([x, fresh]))
+        return np.asarray(np.exp(mean))
+
     def relative(self, x: Array) -> Array:
-        """Seconds of each row in typical trials of this study, within bounds."""
-        fresh = [tuple(row) not in self.compiled for row in x[:, self.columns].tolist()]
-        mean, _ = self.process.predict(np.column_stack([x, np.array(fresh, dtype=float)]))
-        return np.asarray(np.clip(np.exp(mean - self.typical), _CHEAPEST, _DEAREST))
+        """Price of each row in typical trials of this study, within bounds.
+
+        A compile is paid for half: the trials that will find it in the cache have the other half to bear.
+        """
+        cached = self.seconds(x, fresh=np.zeros(len(x)))
+        price = np.sqrt(self.seconds(x) * np.maximum(cached, 1e-3))
+        return np.asarray(np.clip(price / np.exp(self.typical), _CHEAPEST, _DEAREST))

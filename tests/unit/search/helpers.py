@@ -89,8 +89,9 @@ class SmallPlanner:
         return ""
 
 
-def measured(candidate: Candidate, value: float) -> Outcome:
-    return Outcome(candidate=candidate, status=Status.MEASURED, objective=value, constraints=KEPT)
+def measured(candidate: Candidate, value: float, seconds: float | None = None) -> Outcome:
+    took = {} if seconds is None else {"total": seconds}
+    return Outcome(candidate=candidate, status=Status.MEASURED, objective=value, constraints=KEPT, seconds=took)
 
 
 def broken(candidate: Candidate, kind: str = "cuda-oom") -> Outcome:
