@@ -7,13 +7,13 @@ import os
 import signal
 import sys
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
 
 from tuner import __version__
 from tuner.errors import InputError, TunerError
+from tuner.interrupts import interrupts
 
 __all__ = ["app", "main"]
 
@@ -271,7 +271,7 @@ def tune(
         _end_with_the_pipe()
         compose.dry_run(options)
     else:
-        _interrupts.resumable = True
+        interrupts.resumable = True
         compose.run_study(options)
 
 
@@ -385,22 +385,6 @@ def _end_with_the_pipe() -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 
-class _Interrupts:
-    """The first Ctrl-C or SIGTERM unwinds the study; later ones wait for its cleaning up."""
-
-    def __init__(self) -> None:
-        self.seen = False
-        self.resumable = False
-
-    def __call__(self, signum: int, frame: FrameType | None) -> None:
-        if self.seen:
-            sys.stderr.write("tune: still ending what this study started; please wait\n")
-            return
-        self.seen = True
-        raise KeyboardInterrupt
-
-
-_interrupts = _Interrupts()
 _FULL_OR_FORBIDDEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO, errno.EMFILE})
 
 
@@ -408,8 +392,7 @@ def main() -> None:
     """Entry point: one line and an exit code for what a person can mend, 130 after an interrupt."""
     # What a study writes is its owner's: logs and stores can hold prompts.
     os.umask(0o077)
-    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(name, _interrupts)
+    interrupts.install()
     try:
         code: Any = app(standalone_mode=False)
         if code == _INTERRUPTED:
@@ -418,7 +401,7 @@ def main() -> None:
     except TunerError as error:
         _fail(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        _fail("interrupted" + "; the same command goes on from here" * _interrupts.resumable, _INTERRUPTED)
+        _fail("interrupted" + "; the same command goes on from here" * interrupts.resumable, _INTERRUPTED)
     except typer.Exit as ended:
         sys.exit(ended.exit_code)
     except BrokenPipeError:

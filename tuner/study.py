@@ -7,9 +7,11 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from tuner.account import Account
 from tuner.errors import InputError, StudyStopped
+from tuner.interrupts import interrupts
 from tuner.model.candidate import Candidate
 from tuner.model.confirmation import LEAST_STARTS, finalists, reserve_for, worth_confirming
 from tuner.model.front import pareto_front
@@ -89,6 +91,8 @@ class Study:
     _twins: dict[str, int] = field(default_factory=dict, init=False)
     _account: Account = field(init=False)
     _spent_before: float = field(default=0.0, init=False)
+    _over: bool = field(default=False, init=False)
+    _open: tuple[Suggestion, Candidate] | None = field(default=None, init=False)
 
     def run(self) -> Result:
         """Run to the end of the budget, or until nothing more is to be expected.
@@ -100,9 +104,23 @@ class Study:
         self._account = Account.read(self.info.directory / "progress.json")
         with self._account.timed("search"):
             self._resume()
+        try:
+            reason = self._to_the_end()
+        except KeyboardInterrupt:
+            # Once more: it may have come just before the end was begun, and there is only one.
+            self._end("KILLED")
+            raise
+        return Result(
+            history=self._history,
+            judgement=self._judgement(),
+            reason=reason,
+            wall_seconds=self._account.running,
+        )
+
+    def _to_the_end(self) -> str:
         status = "FAILED"
         try:
-            with self._account.timed("tracking"):
+            with self._account.timed("tracking"), interrupts.held():
                 self.tracker.open(self.info)
             reason = self._phases()
             status = "FINISHED"
@@ -110,16 +128,21 @@ class Study:
             status = "KILLED"
             raise
         finally:
+            self._end(status)
+        return reason
+
+    def _end(self, status: str) -> None:
+        """Leave nothing running and nothing open; a second call does nothing."""
+        with interrupts.held():
+            if self._over:
+                return
+            self._over = True
             self.runner.close()
+            if self._open is not None:
+                self._close(self._open[0], Outcome(candidate=self._open[1], status=Status.INTERRUPTED))
             with self._account.timed("tracking"):
                 self.tracker.study_ended(status, self.summary(), ())
             self._account.write(finished=status == "FINISHED")
-        return Result(
-            history=self._history,
-            judgement=self._judgement(),
-            reason=reason,
-            wall_seconds=self._account.running,
-        )
 
     def _phases(self) -> str:
         self._baseline()
@@ -199,16 +222,25 @@ class Study:
 
     def _ask(self) -> Suggestion | None:
         try:
-            with self._account.timed("search"):
-                return self.optimizer.ask()
+            return self._asked()
         except StudyStopped as stopped:
             self.observer.message(str(stopped))
             return None
 
+    def _asked(self, *what: Any, confirm_of: Candidate | None = None) -> Suggestion:
+        """A suggestion, which stays open until its trial is closed, whatever comes between."""
+        with self._account.timed("search"), interrupts.held():
+            suggestion = self.optimizer.ask(*what)
+            self._open = (suggestion, confirm_of or self._rendered(suggestion))
+        return suggestion
+
+    def _rendered(self, suggestion: Suggestion) -> Candidate:
+        if suggestion.origin == "baseline":
+            return self.planner.baseline()
+        return self.planner.render(suggestion.assignment, origin=suggestion.origin)
+
     def _trial(self, origin: str, assignment: Mapping[str, Scalar], confirm_of: Candidate | None = None) -> Outcome:
-        with self._account.timed("search"):
-            suggestion = self.optimizer.ask(origin, assignment)
-        return self._run(suggestion, confirm_of)
+        return self._run(self._asked(origin, assignment, confirm_of=confirm_of), confirm_of)
 
     def _run(self, suggestion: Suggestion, confirm_of: Candidate | None = None) -> Outcome:
         """Run a suggestion; again, as a trial of its own, while the machine is at fault."""
@@ -219,15 +251,11 @@ class Study:
                 break
             cause = outcome.failure.cause if outcome.failure else ""
             self.observer.message(f"trial {suggestion.number} was disturbed ({cause}); trying it again")
-            suggestion = self.optimizer.ask(suggestion.origin, suggestion.assignment)
+            suggestion = self._asked(suggestion.origin, suggestion.assignment, confirm_of=confirm_of)
         return outcome
 
     def _once(self, suggestion: Suggestion, confirm_of: Candidate | None, attempt: int) -> Outcome:
-        candidate = confirm_of or (
-            self.planner.baseline()
-            if suggestion.origin == "baseline"
-            else self.planner.render(suggestion.assignment, origin=suggestion.origin)
-        )
+        candidate = confirm_of or self._rendered(suggestion)
         exclusion = self.planner.exclusion(candidate)
         if exclusion is not None:
             outcome = Outcome(candidate=candidate, status=Status.EXCLUDED, exclusion=exclusion)
@@ -235,7 +263,9 @@ class Study:
         self.observer.trial_started(
             suggestion.number, candidate, done=self._history.spent(self._account.since), total=self.budget.trials
         )
-        self.tracker.trial_started(suggestion.number, candidate)
+        self._open = (suggestion, candidate)
+        with interrupts.held():
+            self.tracker.trial_started(suggestion.number, candidate)
         try:
             outcome = self.runner.run(candidate, self._context(suggestion, candidate, attempt), self.observer.phase)
         except KeyboardInterrupt:
@@ -272,6 +302,11 @@ class Study:
 
     def _close(self, suggestion: Suggestion, outcome: Outcome) -> Outcome:
         """Write a trial down everywhere, once: constraints, storage, tracker, memory."""
+        with interrupts.held():
+            return self._write_down(suggestion, outcome)
+
+    def _write_down(self, suggestion: Suggestion, outcome: Outcome) -> Outcome:
+        self._open = None
         if outcome.status is Status.DUPLICATE and outcome.twin is not None:
             outcome = self._as_twin(outcome, outcome.twin)
         outcome = replace(

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
+from types import FrameType
+from typing import Any
 
 import pytest
 
 from tuner.account import Account
 from tuner.errors import InputError, StudyStopped
+from tuner.interrupts import Interrupts
 from tuner.measuring.statistics import compare
 from tuner.model.candidate import Candidate, Exclusion
 from tuner.model.json import Json, Scalar
@@ -327,6 +331,42 @@ def test_ctrl_c_closes_the_trial_in_flight_and_the_run(tmp_path: Path) -> None:
     assert optimizer.told[-1].status == "interrupted"
     assert runner.closed == 1
     assert notes.events[-1] == ("over", "KILLED")
+
+
+@pytest.mark.parametrize("first", range(7))
+def test_an_interrupt_at_any_line_leaves_no_trial_open(
+    tmp_path: Path, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between asking and launching, while a trial is closed, at the very end: a store must not say RUNNING for ever."""
+    closed = 0
+    for line in range(first, 4000, 7):
+        interrupts = Interrupts()
+        monkeypatch.setattr("tuner.study.interrupts", interrupts)
+        study, _, optimizer, notes = _study(tmp_path / str(line), budget=Budget(trials=4))
+        left = itertools.count(line, -1)
+
+        def trace(frame: FrameType, event: str, _argument: object) -> Callable[..., Any] | None:
+            if not frame.f_code.co_filename.endswith(("tuner/study.py", "tuner/account.py")):
+                return None
+            if event == "line" and next(left) == 0:  # noqa: B023 - called before the loop goes on
+                interrupts(2, None)  # noqa: B023
+            return trace
+
+        sys.settrace(trace)
+        try:
+            study.run()
+        except KeyboardInterrupt:
+            closed += 1
+        finally:
+            sys.settrace(None)
+        if not interrupts.seen:
+            break
+        assert not optimizer._asked, f"line event {line}"
+        started = [event[1] for event in notes.events if event[0] == "started"]
+        ended = [event[1] for event in notes.events if event[0] == "ended"]
+        assert set(started) <= set(ended), f"line event {line}"
+        assert ("open", "line") not in notes.events or notes.events[-1][0] == "over"
+    assert closed > 20
 
 
 def test_a_cut_off_study_goes_on_with_what_it_had_left(tmp_path: Path) -> None:
