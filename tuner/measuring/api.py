@@ -15,11 +15,23 @@ from tuner.measuring import prometheus
 from tuner.model.outcome import Blame, Failure
 from tuner.ports import MeasurementFailed, Server
 
-__all__ = ["Api", "chat_messages"]
+__all__ = ["Api", "chat_messages", "death"]
 
 MAX_BODY = 32 << 20
 _TOKENIZERS = 8
 """Requests to ``/tokenize`` in flight: enough to hide their latency, few enough not to queue."""
+
+
+_DEATH_NOTICE_S = 2.0
+"""A dying server closes its connections before its process can be seen to be gone."""
+
+
+def death(server: Server) -> Failure | None:
+    """Why a server that no longer answers is dead, waiting a moment for its end to show; None if it lives."""
+    until = time.monotonic() + _DEATH_NOTICE_S
+    while (dead := server.failure()) is None and time.monotonic() < until:
+        time.sleep(0.1)
+    return dead
 
 
 def chat_messages(text: str) -> list[dict[str, Any]]:
@@ -139,7 +151,7 @@ class Api:
             return response.status_code, bytes(body)
 
     def _failed(self, cause: str) -> MeasurementFailed:
-        dead = self._server.failure()
+        dead = death(self._server)
         if dead is not None:
             return MeasurementFailed(dead)
         return MeasurementFailed(

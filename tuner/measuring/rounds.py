@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.measuring import bench, checks
-from tuner.measuring.api import Api
+from tuner.measuring.api import Api, death
 from tuner.measuring.early import BoundedRound, RoundWatch
 from tuner.measuring.prometheus import Snapshot, delta, delta_by_label, quantile
 from tuner.measuring.sampler import Sampler, look
@@ -200,9 +200,9 @@ class RoundRunner:
     def _snapshot(self) -> Snapshot:
         snapshot = self.api.metrics()
         if snapshot is None:
-            dead = self.server.failure()
             raise MeasurementFailed(
-                dead or bench.failed("server-unresponsive", "/metrics does not answer", blame=Blame.MACHINE, retry=True)
+                death(self.server)
+                or bench.failed("server-unresponsive", "/metrics does not answer", blame=Blame.MACHINE, retry=True)
             )
         return snapshot
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from tuner.measuring.api import Api, chat_messages
+from tuner.measuring.api import Api, chat_messages, death
 from tuner.measuring.bench import failed
 from tuner.measuring.sampler import look
 from tuner.measuring.workloads import Prompt, PromptSupply
@@ -29,7 +29,6 @@ __all__ = ["CompileLog", "WarmUp", "warm_up"]
 STEADY = 0.10
 """Short waves differ by a few percent from noise alone."""
 _READ = 8 << 20
-_DEATH_NOTICE_S = 2.0
 # vLLM: utils/jit_monitor.py ("… during inference: …. This causes a latency spike"), Triton's own autotuning print.
 _COMPILING = re.compile(rb"during inference: (\S+)|Triton autotuning for function (\S+)")
 
@@ -229,10 +228,7 @@ def _complain(server: Server, answers: Sequence[tuple[int, str]]) -> None:
     errors = [error for _, error in answers if error]
     if not errors:
         return
-    # A dying server closes its connections before its process can be seen to be gone.
-    until = time.monotonic() + _DEATH_NOTICE_S
-    while (dead := server.failure()) is None and time.monotonic() < until:
-        time.sleep(0.1)
+    dead = death(server)
     if dead is not None:
         raise MeasurementFailed(dead)
     cause = f"{len(errors)} of {len(answers)} requests failed while warming up: {errors[0]}"
