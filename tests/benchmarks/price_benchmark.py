@@ -43,7 +43,7 @@ def _job(job: tuple[str, str, int, float, bool]) -> list[float]:
 
 
 def _at(run: Run, seconds: float) -> float:
-    return max((value for value, at in zip(run.best, run.clock, strict=True) if at <= seconds), default=0.0)
+    return max((value for value, at in zip(run.best, run.clock, strict=False) if at <= seconds), default=0.0)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
