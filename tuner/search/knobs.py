@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tuner.model.candidate import Candidate
 from tuner.model.json import finite
@@ -82,6 +82,7 @@ class Defaults:
     utilization: float = 0.92
     graphs: float = 2.0
     cores: int = 1
+    checkpoint_bits: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, space: Space) -> Defaults:
@@ -98,7 +99,13 @@ class Defaults:
         found.setdefault("seqs", 128.0 if cpu else 256.0)
         found.setdefault("batched_tokens", 2048.0 if small else 8192.0)
         bits = _bits(space.model.quantization, 16.0)
-        return cls(**found, weight_bits=bits, graphs=0.0 if cpu else 2.0, cores=max(space.hardware.cores or 1, 1))
+        return cls(
+            **found,
+            weight_bits=bits,
+            graphs=0.0 if cpu else 2.0,
+            cores=max(space.hardware.cores or 1, 1),
+            checkpoint_bits={name: _bits(facts.quantization, 16.0) for name, facts in space.checkpoints.items()},
+        )
 
 
 def is_decisive(parameter: Parameter) -> bool:
@@ -152,7 +159,7 @@ def read_knobs(candidate: Candidate, defaults: Defaults) -> list[float]:
         number("batched_tokens", defaults.batched_tokens),
         capture,
         graphs,
-        _bits(look("quantization"), defaults.weight_bits),
+        _bits(look("quantization"), defaults.checkpoint_bits.get(candidate.checkpoint, defaults.weight_bits)),
         _bits(look("kv_dtype"), 16.0),
         min(number("utilization", defaults.utilization), 1.0),
         number("kv_bytes", 0.0),

@@ -201,3 +201,12 @@ def test_cpu_threads_speed_up_the_cpu_and_nothing_else() -> None:
         model = StepModel(where, WORKLOAD, per_step=False)
         ratio = float(np.exp(model.predict(_row(threads=2.0)) - model.predict(_row(threads=1.0)))[0])
         assert low <= ratio <= high
+
+
+def test_a_candidates_own_checkpoint_has_its_own_precision() -> None:
+    known = Defaults(checkpoint_bits={"org/model-FP8": 8.0})
+    bits = [
+        dict(zip(KNOBS, read_knobs(Candidate(assignment={}, arguments=arguments), known), strict=True))["weight_bits"]
+        for arguments in ({}, {"model": "org/model-FP8"}, {"model": "org/other"})
+    ]
+    assert bits == [16.0, 8.0, 16.0]
