@@ -630,9 +630,10 @@ def real(scale: Scale) -> Row:
     rng = random.Random(scale.seed)
     with Sandbox.make(real=model) as box:
         kept: dict[int, Any] = {}
-        done: dict[Path, str] = {}
         for number in range(3 * scale.real_kills):
             what = ("tuner", "API server", "EngineCore")[number % 3]
+            # A log of an earlier run names a process that is long gone.
+            done = dict.fromkeys((box.directory / box.study / "trials").glob("*/server.log"), "")
             tune = box.tune(10_000)
             pattern = r"\((?:EngineCore) pid=(\d+)\)" if what == "EngineCore" else r"\(APIServer pid=(\d+)\)"
             try:
@@ -642,7 +643,6 @@ def real(scale: Scale) -> Row:
                 kill(tune.process.pid, signal.SIGTERM)
                 tune.process.wait()
                 continue
-            done[log] = what
             time.sleep(rng.uniform(0.0, 20.0))
             known = dict.fromkeys((box.directory / box.study / "trials").glob("*/server.log"), "")
             kill(tune.process.pid if what == "tuner" else pid)
