@@ -115,6 +115,7 @@ def compare(
     *,
     alpha: float = ALPHA,
     noise: float = 0.0,
+    alike: bool = False,
 ) -> Comparison:
     """Welch's comparison of a challenger ``b`` with a reference ``a`` measured in independent rounds.
 
@@ -124,6 +125,9 @@ def compare(
         maximize: more is better.
         alpha: two-sided error rate of the verdict.
         noise: relative standard deviation between starts of one configuration, where known.
+        alike: both sides scatter alike, relative to their means, so that one spread is learned from both (Student).
+            With two samples a side Welch has one degree of freedom and finds nothing: on two CPU cores 469 and 445
+            against 300, 303 and 288 tok/s was "no significant difference".
 
     Raises:
         ValueError: no samples on one side.
@@ -138,6 +142,10 @@ def compare(
     if df_a == 0 and known == 0:
         return _unknown(mean_a, mean_b, maximize, alpha)
     terms = [(variance_a / len(a_samples), float(df_a)), (variance_b / len(b_samples), float(df_b))]
+    if alike and mean_a and mean_b and len(a_samples) > 1 and len(b_samples) > 1:
+        spread = (df_a * variance_a / mean_a**2 + df_b * variance_b / mean_b**2) / (df_a + df_b)
+        both = spread * (mean_a**2 / len(a_samples) + mean_b**2 / len(b_samples))
+        terms = [(both, float(df_a + df_b))]
     return _judge(mean_a, mean_b - mean_a, terms, known=known, maximize=maximize, alpha=alpha)
 
 

@@ -252,7 +252,8 @@ class History:
         noise = 0.0 if basis == "starts" else _START_NOISE
         shared = picked_of > 1 and not any(t.origin == "confirm" for t in ours)
         alpha = _ALPHA / picked_of if shared else _ALPHA
-        result = compare(b, a, self.objective.maximize, noise=noise, alpha=alpha)
+        # Starts are few; what makes one differ from the next (memory, clocks, neighbours) is the machine's, not theirs.
+        result = compare(b, a, self.objective.maximize, noise=noise, alpha=alpha, alike=basis == "starts")
         return Judgement(
             verdict=result.verdict,
             gain=result.gain,

@@ -219,3 +219,23 @@ def test_recorded_runs_against_themselves_twenty_times() -> None:
         found += compare(a, [1.05 * value for value in b], True).verdict == "better"
     assert different <= 1
     assert found >= 18
+
+
+def test_two_starts_a_side_decide_where_both_scatter_alike() -> None:
+    """Two CPU cores: 469 and 445 tok/s against 300, 303 and 288 were no significant difference to Welch."""
+    defaults, winner = (300.2, 303.0, 288.4), (468.7, 445.3)
+    assert compare(defaults, winner, True).verdict == "no significant difference"
+    judged = compare(defaults, winner, True, alike=True)
+    assert judged.verdict == "better"
+    assert (judged.low, judged.high) == (pytest.approx(0.323, abs=0.001), pytest.approx(0.752, abs=0.001))
+
+
+@pytest.mark.parametrize(("count_a", "count_b"), [(2, 2), (3, 2), (4, 4)])
+def test_alike_keeps_its_error_rate(count_a: int, count_b: int) -> None:
+    rng = random.Random(7)
+    wrong = 0
+    for _ in range(2000):
+        a = [rng.gauss(300, 9) for _ in range(count_a)]
+        b = [rng.gauss(300, 9) for _ in range(count_b)]
+        wrong += compare(a, b, True, alike=True).verdict != "no significant difference"
+    assert wrong <= 34  # 20 are expected at 1 %, 34 are exceeded with probability 0.002
