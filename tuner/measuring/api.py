@@ -22,8 +22,9 @@ _TOKENIZERS = 8
 """Requests to ``/tokenize`` in flight: enough to hide their latency, few enough not to queue."""
 
 
-_DEATH_NOTICE_S = 2.0
-"""A dying server closes its connections before its process can be seen to be gone."""
+_DEATH_NOTICE_S = 10.0
+"""A dying server closes its connections, or answers 500, before its process can be seen to be gone: vLLM 0.32 takes
+some seconds to end after its EngineCore was killed."""
 
 
 def death(server: Server) -> Failure | None:

@@ -166,7 +166,7 @@ class RoundRunner:
         if failure is None:
             return
         # Requests that failed because the server died are the server's death, with its own root cause.
-        dead = self.server.failure() if failure.kind == "requests-failed" else None
+        dead = death(self.server) if failure.kind == "requests-failed" else None
         raise MeasurementFailed(dead or failure)
 
     def _believe_counters(
@@ -226,7 +226,7 @@ class RoundRunner:
         return 300.0 + 6 * pace + 3 * arrivals
 
     def _client_failed(self, code: int, log: Path) -> MeasurementFailed:
-        dead = self.server.failure()
+        dead = death(self.server)
         if dead is not None:
             return MeasurementFailed(dead)
         return MeasurementFailed(

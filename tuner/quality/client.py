@@ -21,7 +21,7 @@ _BATCH = 256
 """Prompts per request: enough to fill any batch, and a body of a few megabytes."""
 _MAX_BODY = 64 << 20
 _MAX_MESSAGE = 300
-_DEATH_NOTICE_S = 2.0
+_DEATH_NOTICE_S = 10.0
 """A dying server closes its connections before its process is reaped; only then does it say why."""
 
 
