@@ -22,17 +22,30 @@ _TOKENIZERS = 8
 """Requests to ``/tokenize`` in flight: enough to hide their latency, few enough not to queue."""
 
 
+_WELL_AFTER_S = 1.0
 _DEATH_NOTICE_S = 10.0
 """A dying server closes its connections, or answers 500, before its process can be seen to be gone: vLLM 0.32 takes
 some seconds to end after its EngineCore was killed."""
 
 
 def death(server: Server) -> Failure | None:
-    """Why a server that no longer answers is dead, waiting a moment for its end to show; None if it lives."""
-    until = time.monotonic() + _DEATH_NOTICE_S
-    while (dead := server.failure()) is None and time.monotonic() < until:
+    """Why a server that answers no more, or not as it should, is dead; None if it lives.
+
+    Waits for its end to show, and no longer than a second where it says that it is well.
+    """
+    began = time.monotonic()
+    while (dead := server.failure()) is None and time.monotonic() < began + _DEATH_NOTICE_S:
+        if time.monotonic() > began + _WELL_AFTER_S and _is_well(server):
+            break
         time.sleep(0.1)
     return dead
+
+
+def _is_well(server: Server) -> bool:
+    try:
+        return httpx.get(f"{server.base_url}/health", timeout=2.0, trust_env=False).status_code == httpx.codes.OK
+    except httpx.HTTPError:
+        return False
 
 
 def chat_messages(text: str) -> list[dict[str, Any]]:

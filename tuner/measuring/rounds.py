@@ -165,9 +165,8 @@ class RoundRunner:
         failure = bench.check(result, load, exact=self.workload.ignore_eos or load.self_timed)
         if failure is None:
             return
-        # Requests that failed because the server died are the server's death, with its own root cause.
-        dead = death(self.server) if failure.kind == "requests-failed" else None
-        raise MeasurementFailed(dead or failure)
+        # Requests that failed, or answers that ended early, because the server died are the server's death.
+        raise MeasurementFailed(death(self.server) or failure)
 
     def _believe_counters(
         self, before: Snapshot, after: Snapshot, result: bench.BenchResult, load: RoundLoad, point: LoadPoint
@@ -176,7 +175,7 @@ class RoundRunner:
         # The user's own file may ask the same twice, and greedy answers to that are rightly the same.
         failure = checks.counters(before, after, result, load.requests) or memory.replayed(result, texts=not load.salt)
         if failure is not None:
-            raise MeasurementFailed(failure)
+            raise MeasurementFailed(death(self.server) or failure)
 
     def _spoiled(
         self, before: Snapshot, after: Snapshot, result: bench.BenchResult, load: RoundLoad, point: LoadPoint
