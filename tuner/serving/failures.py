@@ -73,6 +73,16 @@ def classify(log: str, *, code: int | None, phase: str = "launch") -> Failure:
         return failure
     if failure := _from_code(code, phase, log):
         return failure
+    if not candidates and "engine core exited unexpectedly" in log:
+        # Killed from outside in the moment between its start and its first request: nothing else is said of it.
+        return Failure(
+            kind="died",
+            cause="the engine's process ended without a word",
+            blame=Blame.MACHINE,
+            retry=True,
+            phase=phase,
+            excerpt=excerpt(log, ""),
+        )
     return Failure(
         kind="unknown",
         cause=_sentence(candidates[0]) if candidates else _ended(code),

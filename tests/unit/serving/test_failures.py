@@ -300,3 +300,17 @@ def test_an_engine_killed_while_it_started_is_known_by_its_exit_code() -> None:
     cause = "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`"
     assert classify(f"{cause}\n{log}", code=1).kind == "no-kv"
     assert classify(log.replace("-9", "1"), code=1).kind == "unknown"
+
+
+def test_an_engine_that_ends_without_a_word_is_the_machines_doing() -> None:
+    """vLLM 0.32, EngineCore killed between its start and its first request."""
+    log = (
+        "(APIServer pid=1) WARNING 11-29 23:53:26 [core_client.py:817] [shutdown] MPClient: engine core exited "
+        "unexpectedly; starting cleanup\n"
+        'INFO:     127.0.0.1:35118 - "GET /health HTTP/1.1" 503 Service Unavailable\n'
+        "INFO:     Finished server process [1]\n"
+    )
+    failure = classify(log, code=0, phase="serve")
+    assert (failure.kind, failure.blame, failure.retry) == ("died", Blame.MACHINE, True)
+    known = classify(f"{log}RuntimeError: a cause of its own\n", code=1, phase="serve")
+    assert "a cause of its own" in known.cause
