@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from tuner.account import Account
 from tuner.errors import InputError, StudyStopped
@@ -42,6 +42,8 @@ __all__ = ["Budget", "Result", "Study"]
 
 _TRIES = 3
 """So often is a candidate run again when the machine was at fault."""
+
+_Asked: TypeAlias = tuple[Suggestion, Candidate]
 
 _MOST_TURNS = 8
 """Turns of a confirmation whose finalist changes again and again."""
@@ -92,7 +94,7 @@ class Study:
     _account: Account = field(init=False)
     _spent_before: float = field(default=0.0, init=False)
     _over: bool = field(default=False, init=False)
-    _open: tuple[Suggestion, Candidate] | None = field(default=None, init=False)
+    _open: _Asked | None = field(default=None, init=False)
 
     def run(self) -> Result:
         """Run to the end of the budget, or until nothing more is to be expected.
@@ -153,11 +155,11 @@ class Study:
                 self._trial(candidate.origin, candidate.assignment)
         reason = self._search_over()
         while reason is None:
-            suggestion = self._ask()
-            if suggestion is None:
+            asked = self._ask()
+            if asked is None:
                 reason = "nothing feasible is left to try"
                 break
-            self._run(suggestion)
+            self._run(asked)
             self._stop_if_hopeless()
             reason = self._search_over()
         self._confirm()
@@ -220,19 +222,19 @@ class Study:
 
     # -- one trial ------------------------------------------------------------------------------------------
 
-    def _ask(self) -> Suggestion | None:
+    def _ask(self) -> _Asked | None:
         try:
             return self._asked()
         except StudyStopped as stopped:
             self.observer.message(str(stopped))
             return None
 
-    def _asked(self, *what: Any, confirm_of: Candidate | None = None) -> Suggestion:
-        """A suggestion, which stays open until its trial is closed, whatever comes between."""
+    def _asked(self, *what: Any, confirm_of: Candidate | None = None) -> _Asked:
+        """A suggestion and its candidate, open until its trial is closed, whatever comes between."""
         with self._account.timed("search"), interrupts.held():
             suggestion = self.optimizer.ask(*what)
-            self._open = (suggestion, confirm_of or self._rendered(suggestion))
-        return suggestion
+            self._open = asked = (suggestion, confirm_of or self._rendered(suggestion))
+        return asked
 
     def _rendered(self, suggestion: Suggestion) -> Candidate:
         if suggestion.origin == "baseline":
@@ -240,22 +242,22 @@ class Study:
         return self.planner.render(suggestion.assignment, origin=suggestion.origin)
 
     def _trial(self, origin: str, assignment: Mapping[str, Scalar], confirm_of: Candidate | None = None) -> Outcome:
-        return self._run(self._asked(origin, assignment, confirm_of=confirm_of), confirm_of)
+        return self._run(self._asked(origin, assignment, confirm_of=confirm_of))
 
-    def _run(self, suggestion: Suggestion, confirm_of: Candidate | None = None) -> Outcome:
+    def _run(self, asked: _Asked) -> Outcome:
         """Run a suggestion; again, as a trial of its own, while the machine is at fault."""
         for attempt in range(_TRIES):
-            outcome = self._once(suggestion, confirm_of, attempt)
+            suggestion, candidate = asked
+            outcome = self._once(suggestion, candidate, attempt)
             retry = outcome.status is Status.DISTURBED and outcome.failure is not None and outcome.failure.retry
             if not retry or attempt + 1 == _TRIES or self._out_of_budget(slack=0.0):
                 break
             cause = outcome.failure.cause if outcome.failure else ""
             self.observer.message(f"trial {suggestion.number} was disturbed ({cause}); trying it again")
-            suggestion = self._asked(suggestion.origin, suggestion.assignment, confirm_of=confirm_of)
+            asked = self._asked(suggestion.origin, suggestion.assignment, confirm_of=candidate)
         return outcome
 
-    def _once(self, suggestion: Suggestion, confirm_of: Candidate | None, attempt: int) -> Outcome:
-        candidate = confirm_of or self._rendered(suggestion)
+    def _once(self, suggestion: Suggestion, candidate: Candidate, attempt: int) -> Outcome:
         exclusion = self.planner.exclusion(candidate)
         if exclusion is not None:
             outcome = Outcome(candidate=candidate, status=Status.EXCLUDED, exclusion=exclusion)
@@ -263,7 +265,6 @@ class Study:
         self.observer.trial_started(
             suggestion.number, candidate, done=self._history.spent(self._account.since), total=self.budget.trials
         )
-        self._open = (suggestion, candidate)
         with interrupts.held():
             self.tracker.trial_started(suggestion.number, candidate)
         try:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from tuner.compose.look import Study, load
+from tuner.compose.look import Study, load, say_exported
 from tuner.errors import InputError, RunError
 from tuner.model.json import Json
 from tuner.model.judge import limits_of
 from tuner.model.loads import LoadAnswer, load_answers
 from tuner.model.projection import load_names
-
-if TYPE_CHECKING:
-    from tuner.export import ExportResult
 
 __all__ = ["export_load"]
 
@@ -71,7 +66,7 @@ def export_load(
         force=force,
         purpose=_purpose(study, answers, answer),
     )
-    _say(result, output, as_json=as_json)
+    say_exported(result, output, as_json=as_json)
 
 
 def _answer(study: Study, answers: tuple[LoadAnswer, ...], wanted: str) -> LoadAnswer:
@@ -101,13 +96,3 @@ def _purpose(study: Study, answers: tuple[LoadAnswer, ...], answer: LoadAnswer) 
     over = f"is trial {single.number}" if single is not None else "are vLLM's defaults"
     note = " Accuracy was not checked for it." if answer.accuracy_unchecked else ""
     return f"{text}{note}{_NEXT_LINE}The best single one over all points {over}."
-
-
-def _say(result: ExportResult, output: Path, *, as_json: bool) -> None:
-    if as_json:
-        found = {"yaml": str(output), "checked": result.checked, "notes": list(result.notes)}
-        sys.stdout.write(json.dumps(found) + "\n")
-        return
-    for note in result.notes:
-        sys.stdout.write(f"{note}\n")
-    sys.stdout.write(f"{output}: run it with  vllm serve --config {output}\n")

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tuner.compose.options import Places
 from tuner.errors import InputError, RunError
@@ -16,7 +17,10 @@ from tuner.model.outcome import Status
 from tuner.model.targets import counted
 from tuner.model.workload import Objective
 
-__all__ = ["Study", "export_study", "load", "open_ui", "report_study"]
+if TYPE_CHECKING:
+    from tuner.export import ExportResult
+
+__all__ = ["Study", "export_study", "load", "open_ui", "report_study", "say_exported"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,10 +202,14 @@ def export_study(
         force=force,
         reader=lambda path: read_back((sys.executable,), ["--config", str(path)]),
     )
+    say_exported(result, output, as_json=as_json)
+
+
+def say_exported(result: ExportResult, output: Path, *, as_json: bool) -> None:
+    """What was written, and how to run it."""
     if as_json:
-        sys.stdout.write(
-            json.dumps({"yaml": str(output), "checked": result.checked, "notes": list(result.notes)}) + "\n"
-        )
+        found = {"yaml": str(output), "checked": result.checked, "notes": list(result.notes)}
+        sys.stdout.write(json.dumps(found) + "\n")
         return
     for note in result.notes:
         sys.stdout.write(f"{note}\n")

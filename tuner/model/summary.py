@@ -12,7 +12,7 @@ from tuner.model.measurement import Estimate
 from tuner.model.secrets import mask_environment
 from tuner.model.workload import Objective
 
-__all__ = ["front_summary", "loads_summary", "summarise"]
+__all__ = ["front_summary", "judgement_values", "loads_summary", "summarise"]
 
 
 def summarise(
@@ -72,11 +72,11 @@ def loads_summary(answers: Sequence[LoadAnswer]) -> list[Json]:
             "weight": answer.weight,
             "baseline": _measured(answer.baseline),
             "best": _configuration(answer.best),
-            "judgement": _judged(answer.judgement),
+            "judgement": judgement_values(answer.judgement),
             "picked_of": answer.picked_of,
             "accuracy_unchecked": answer.accuracy_unchecked,
             "single": _measured(answer.single),
-            "single_judgement": _judged(answer.single_judgement),
+            "single_judgement": judgement_values(answer.single_judgement),
         }
         for answer in answers
     ]
@@ -90,7 +90,7 @@ def front_summary(front: Front) -> dict[str, Json]:
             {
                 **(_configuration(point.contender) or {}),
                 "values": [_estimate(value) for value in point.values],
-                "judgements": [_judged(judgement) for judgement in point.judgements],
+                "judgements": [judgement_values(judgement) for judgement in point.judgements],
                 "baseline": point.is_baseline,
                 "roles": list(point.roles),
             }
@@ -127,7 +127,8 @@ def _configuration(contender: Contender | None) -> dict[str, Json] | None:
     }
 
 
-def _judged(judgement: Judgement | None) -> dict[str, Json] | None:
+def judgement_values(judgement: Judgement | None) -> dict[str, Json] | None:
+    """A judgement as plain values; None stays None, and an end of the interval that is not known is null."""
     if judgement is None:
         return None
     return {

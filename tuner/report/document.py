@@ -15,6 +15,7 @@ from tuner.model.measurement import ServerReport
 from tuner.model.outcome import Status
 from tuner.model.records import to_record
 from tuner.model.secrets import mask, mask_environment
+from tuner.model.summary import judgement_values
 from tuner.model.workload import Limit
 
 __all__ = ["ACCOUNT", "kind_of", "pareto", "study_document", "time_account", "trial_document"]
@@ -47,12 +48,7 @@ def study_document(history: History, judgement: Judgement | None, about: Mapping
         "judgement": None
         if judgement is None
         else {
-            "verdict": judgement.verdict,
-            "gain": _number(judgement.gain),
-            "low": _number(judgement.low),
-            "high": _number(judgement.high),
-            "level": judgement.level,
-            "basis": judgement.basis,
+            **(judgement_values(judgement) or {}),
             "challenger_starts": judgement.challenger_starts,
             "baseline_starts": judgement.baseline_starts,
         },

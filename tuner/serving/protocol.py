@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tuner.model.candidate import Candidate, render_flags
+from tuner.model.intervals import mean_estimate
 from tuner.model.json import Json, canonical, finite
-from tuner.model.measurement import Estimate, Measurement, PointResult, QualityReport, ServerReport
+from tuner.model.measurement import Measurement, PointResult, QualityReport, ServerReport
 from tuner.model.outcome import Blame, Failure, Outcome, Status
 from tuner.model.workload import Limit, LoadPoint, Objective
 from tuner.ports import TrialContext
 
-__all__ = ["PROTOCOL", "AnswerError", "estimate", "outcome_of", "read_answer", "request"]
+__all__ = ["PROTOCOL", "AnswerError", "outcome_of", "read_answer", "request"]
 
 PROTOCOL = 1
 """Version of the request and of the answer. A new one is needed only when a key changes its meaning."""
@@ -29,12 +30,6 @@ _MOST_SAMPLES = 10_000
 _LONGEST_TEXT = 2_000
 _DEEPEST = 32
 _MOST_POINTS = 64
-
-# Two-sided 95 % quantiles of Student's t by degrees of freedom 1 to 30, then the normal's (any table of t).
-_T95 = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
 
 _STATUSES = {
     "ok": "ok",
@@ -146,18 +141,6 @@ def _depth(value: object) -> int:
     return level
 
 
-def estimate(samples: Sequence[float]) -> Estimate:
-    """Mean and 95 % interval (Student's t) of at least one value; one value alone says nothing of its spread."""
-    count = len(samples)
-    mean = math.fsum(samples) / count
-    if count < 2:
-        return Estimate(value=mean, low=-math.inf, high=math.inf, samples=tuple(samples))
-    variance = math.fsum((sample - mean) ** 2 for sample in samples) / (count - 1)
-    quantile = _T95[count - 2] if count - 2 < len(_T95) else 1.960
-    half = quantile * math.sqrt(variance / count)
-    return Estimate(value=mean, low=mean - half, high=mean + half, samples=tuple(samples))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Figures:
     metrics: dict[str, float] = field(default_factory=dict)
@@ -227,9 +210,9 @@ def _figures(answer: Mapping[str, Any], objective: Objective) -> _Figures:
 def _measurement(
     answer: Mapping[str, Any], figures: _Figures, objective: Objective, points: tuple[PointResult, ...]
 ) -> Measurement:
-    estimates = {name: estimate(values) for name, values in figures.samples.items()}
+    estimates = {name: mean_estimate(values) for name, values in figures.samples.items()}
     value = figures.metrics[objective.metric]
-    best = estimates.get(objective.metric, estimate([value]))
+    best = estimates.get(objective.metric, mean_estimate([value]))
     if not math.isclose(best.value, value, rel_tol=0.5, abs_tol=1e-9):
         raise AnswerError(
             f"the samples of {objective.metric} average {best.value:g}, but the metric is {value:g}: which is it?"
@@ -266,7 +249,7 @@ def _points(answer: Mapping[str, Any], objective: Objective) -> tuple[PointResul
             figures = _figures({key: item.get(key) for key in ("metrics", "samples", "objective")}, objective)
         except AnswerError as error:
             raise AnswerError(f"points.{name}: {error}") from None
-        estimates = {metric: estimate(values) for metric, values in figures.samples.items()}
+        estimates = {metric: mean_estimate(values) for metric, values in figures.samples.items()}
         rounds = max((len(values) for values in figures.samples.values()), default=1)
         found.append(
             PointResult(

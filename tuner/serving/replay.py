@@ -14,11 +14,11 @@ from pathlib import Path
 from tuner.errors import InputError
 from tuner.model.candidate import Candidate
 from tuner.model.hardware import Hardware
+from tuner.model.intervals import mean_estimate
 from tuner.model.measurement import Measurement, PointResult, ServerReport
 from tuner.model.outcome import Outcome, Status
 from tuner.model.workload import Objective
 from tuner.ports import Progress, TrialContext
-from tuner.serving.protocol import estimate
 from tuner.serving.table import Point, Table, at_points, flatten, read_table
 
 __all__ = ["ReplayRunner"]
@@ -123,13 +123,13 @@ class ReplayRunner:
         # A start has a share of its own beside the runs' (other addresses, other clocks): half of the spread here.
         start = source.gauss(0.0, self._noise / 2)
         factors = [max(1.0 + start + source.gauss(0.0, self._noise), 0.01) for _ in range(_RUNS)]
-        metric, objective = self._objective.metric, estimate([value * factor for factor in factors])
+        metric, objective = self._objective.metric, mean_estimate([value * factor for factor in factors])
         metrics = {**whole, metric: objective.value}
         points = [PointResult(name="all", metrics=metrics, estimates={metric: objective}, rounds=_RUNS)]
         if loads and all(metric in figures for _, figures in loads.values()):
             points = []
             for name, (weight, figures) in sorted(loads.items(), key=lambda item: _natural(item[0])):
-                here = estimate([figures[metric] * factor for factor in factors])
+                here = mean_estimate([figures[metric] * factor for factor in factors])
                 seen = {**figures, metric: here.value}
                 points.append(
                     PointResult(name=name, metrics=seen, estimates={metric: here}, rounds=_RUNS, weight=weight)

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from tuner.model.candidate import Candidate
+from tuner.model.intervals import mean_estimate
 from tuner.model.outcome import Blame, Status
 from tuner.model.workload import Limit, LoadPoint, Objective
 from tuner.ports import Reference, TrialContext
-from tuner.serving.protocol import AnswerError, estimate, outcome_of, read_answer, request
+from tuner.serving.protocol import AnswerError, outcome_of, read_answer, request
 
 CANDIDATE = Candidate(
     assignment={"seqs": 64},
@@ -145,8 +146,8 @@ def test_wrong_answers_name_the_key(answer: dict[str, Any], part: str) -> None:
 
 
 def test_estimate_of_one_value_knows_no_spread() -> None:
-    assert estimate([4.0]).low == -math.inf
-    assert estimate([4.0, 4.0]).low == 4.0
+    assert mean_estimate([4.0]).low == -math.inf
+    assert mean_estimate([4.0, 4.0]).low == 4.0
 
 
 def test_objectives_and_load_points_are_told(tmp_path: Path) -> None:
