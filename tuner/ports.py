@@ -224,6 +224,13 @@ class Planner(Protocol):
         """Why this candidate is not to be launched; None if nothing speaks against it."""
         ...
 
+    def doubts(self, candidate: Candidate) -> Sequence[float]:
+        """For each thing that vLLM is known to refuse and this space does not forbid: how sure that is, 0 if not asked.
+
+        Chances below 1, always as many and in the same order; none where nothing is known. Launches may refute them.
+        """
+        ...
+
     def identity(self, candidate: Candidate) -> str:
         """Key of what would really run: candidates that differ only in no-op settings share it."""
         ...

@@ -55,6 +55,9 @@ class Planner:
     def identity(self, candidate: Candidate) -> str:
         return candidate.key
 
+    def doubts(self, candidate: Candidate) -> Sequence[float]:
+        return ()
+
     def effective_identity(self, candidate: Candidate, effective: Mapping[str, Json]) -> str:
         return candidate.key
 

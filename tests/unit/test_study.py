@@ -88,6 +88,9 @@ class LinePlanner:
     def identity(self, candidate: Candidate) -> str:
         return candidate.key
 
+    def doubts(self, candidate: Candidate) -> Sequence[float]:
+        return ()
+
     def effective_identity(self, candidate: Candidate, effective: Mapping[str, Json]) -> str:
         return str(effective.get("seqs"))
 

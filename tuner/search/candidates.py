@@ -17,6 +17,7 @@ __all__ = ["Assignment", "CandidateSource"]
 Assignment = dict[str, Scalar]
 
 _SWEEP = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+_NEAR = (-0.12, -0.05, 0.05, 0.12)
 _TRADES = (0.34, 0.67)
 """How far two numbers are moved together, as shares of their ranges."""
 _MOST_TRADED = 7
@@ -85,10 +86,13 @@ class CandidateSource:
         return child
 
     def sweep(self, parent: Mapping[str, Scalar]) -> list[Assignment]:
-        """Each parameter in turn at its other values (six along a long range), everything else as it is."""
+        """Each parameter in turn at its other values (of a long range six, and four near by), all else as it is."""
         out = []
         for name, item in self._encoded.items():
-            values = item.values if 0 < len(item.values) <= 12 else tuple(item.at(unit) for unit in _SWEEP)
+            here = item.unit(parent.get(name))
+            near = [] if here is None else [here + step for step in _NEAR if 0 <= here + step <= 1]
+            few = 0 < len(item.values) <= 12
+            values = item.values if few else tuple(dict.fromkeys(item.at(unit) for unit in (*_SWEEP, *near)))
             out += [{**parent, name: value} for value in values if value != parent.get(name)]
         return out
 

@@ -16,7 +16,7 @@ from tuner.ports import Planner
 from tuner.search.candidates import signature
 from tuner.search.conditions import Conditions
 from tuner.search.distributions import Encoding
-from tuner.search.knobs import KNOBS, Defaults, is_decisive, read_knobs, varies_knobs
+from tuner.search.knobs import Defaults, is_decisive, read_knobs, varies_knobs
 from tuner.search.mechanism import StepModel
 
 __all__ = ["Encoder", "Rows"]
@@ -30,13 +30,17 @@ _MOST_REMEMBERED = 20_000
 
 @dataclass(frozen=True)
 class Rows:
-    """Encoded candidates: one column per parameter (``x``), and the knobs of the mechanism."""
+    """Encoded candidates: one column per parameter (``x``), the knobs of the mechanism, and the planner's doubts."""
 
     x: Array
     knobs: Array
+    doubts: Array
 
     def __len__(self) -> int:
         return len(self.x)
+
+    def take(self, index: NDArray[np.int64]) -> Rows:
+        return Rows(self.x[index], self.knobs[index], self.doubts[index])
 
 
 def _weight(parameter: Parameter) -> float:
@@ -61,11 +65,11 @@ class Encoder:
         self._conditions = conditions
         self._planner = planner
         self._defaults = Defaults.of(space)
-        self._memory: dict[tuple[object, ...], tuple[Array, Array]] = {}
+        self._known = {name: item.default for name, item in encoded.items() if item.default is not None}
+        self._memory: dict[tuple[object, ...], tuple[Array, Array, Array]] = {}
         self.model = StepModel(space, workload, per_step=objective.metric.startswith(("latency/tpot", "latency/itl")))
         self.knows_mechanism = varies_knobs(space)
         self.importance = np.array([_weight(parameter) for parameter in space.parameters] or [1.0])
-        self._devices = max(space.hardware.count, 1)
         self.recompiles = [index for index, parameter in enumerate(space.parameters) if parameter.recompiles]
         self.labels = np.array([not item.ordered for item in encoded.values()] or [True])
 
@@ -88,20 +92,8 @@ class Encoder:
     def rows(self, assignments: Sequence[Mapping[str, Scalar]]) -> Rows:
         if len(self._memory) > _MOST_REMEMBERED:
             self._memory.clear()
-        pairs = [self._row(assignment) for assignment in assignments]
-        return Rows(np.array([pair[0] for pair in pairs]), np.array([pair[1] for pair in pairs]))
-
-    def contradictions(self, rows: Rows) -> NDArray[np.bool_]:
-        """Which rows ask for what vLLM is known to refuse, one column a fact; nothing where it is not vLLM's space.
-
-        More ranks than devices (vllm/config/parallel.py), and fewer tokens a step than sequences
-        (vllm/config/scheduler.py). A space's own rules exclude such candidates; spaces without rules do not.
-        """
-        if not self.knows_mechanism:
-            return np.zeros((len(rows), 0), dtype=bool)
-        column = {name: rows.knobs[:, index] for index, name in enumerate(KNOBS)}
-        ranks = column["tensor_parallel"] * column["data_parallel"]
-        return np.column_stack([ranks > self._devices, column["batched_tokens"] < column["seqs"]])
+        rows = [self._row(assignment) for assignment in assignments]
+        return Rows(*(np.array(column) for column in zip(*rows, strict=True)))
 
     def implied(self, assignments: Sequence[Mapping[str, Scalar]]) -> NDArray[np.bool_]:
         """Entries of the rows that stand for a default which was not asked for."""
@@ -110,12 +102,15 @@ class Encoder:
             len(assignments), len(names)
         )
 
-    def _row(self, assignment: Mapping[str, Scalar]) -> tuple[Array, Array]:
+    def _row(self, assignment: Mapping[str, Scalar]) -> tuple[Array, Array, Array]:
         key = signature(assignment)
         known = self._memory.get(key)
         if known is None:
             candidate = self._planner.render(assignment)
-            known = (self._parameters(assignment), np.array(read_knobs(candidate, self._defaults)))
+            # A setting left away runs at its default, which need not be vLLM's own (a profile for a program, a fork).
+            running = self._planner.render({**self._known, **assignment})
+            knobs = np.array(read_knobs(running, self._defaults))
+            known = (self._parameters(assignment), knobs, np.array(self._planner.doubts(candidate), dtype=float))
             self._memory[key] = known
         return known
 

@@ -23,7 +23,9 @@ Array: TypeAlias = NDArray[np.float64]
 _DECAY = 3.0
 _PRIOR_SD = 1.0
 _JITTER = 1e-6
-_LONG, _SHORT = 0.5, 0.2
+_LONG, _SHORT, _SLOW = 0.5, 0.2, 0.3
+"""How far numbers are alike, in shares of their range, and the part of it that changes slowly: a limit half-way between
+what was tried (the cache, the largest captured graph) must stay thinkable."""
 
 
 def similarities(a: Array, b: Array, labels: NDArray[np.bool_]) -> Array:
@@ -34,9 +36,9 @@ def similarities(a: Array, b: Array, labels: NDArray[np.bool_]) -> Array:
     left, right = a.T[:, :, None], b.T[:, None, :]
     same = left == right
     distance = np.abs(left - right)
-    smooth = 0.6 * np.exp(-0.5 * (distance / _LONG) ** 2)
+    smooth = _SLOW * np.exp(-0.5 * (distance / _LONG) ** 2)
     scaled = np.sqrt(3.0) * distance / _SHORT
-    smooth += 0.4 * (1 + scaled) * np.exp(-scaled)
+    smooth += (1 - _SLOW) * (1 + scaled) * np.exp(-scaled)
     discrete = labels[:, None, None] | (left < 0) | (right < 0)
     return np.where(discrete, same.astype(float), smooth)
 

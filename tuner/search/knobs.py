@@ -29,6 +29,7 @@ KNOBS = (
     "draft_free",
     "tensor_parallel",
     "data_parallel",
+    "pipeline_parallel",
     "async",
     "chunked",
     "threads",
@@ -61,6 +62,7 @@ _SPELLINGS: dict[str, tuple[str, ...]] = {
     "method": ("speculative-config.method", "spec-method", "speculative-method"),
     "tensor_parallel": ("tensor-parallel-size",),
     "data_parallel": ("data-parallel-size",),
+    "pipeline_parallel": ("pipeline-parallel-size",),
     "async": ("async-scheduling",),
     "chunked": ("enable-chunked-prefill",),
     "threads": ("vllm-cpu-omp-threads-bind",),
@@ -111,7 +113,16 @@ class Defaults:
 def is_decisive(parameter: Parameter) -> bool:
     """Whether the parameter sets the batch, tokens a step, precision, drafts, threads, or the split over devices."""
     names = {_spelling(parameter.name), _spelling(parameter.target.removeprefix("env:"))}
-    decisive = ("seqs", "batched_tokens", "quantization", "drafts", "tensor_parallel", "data_parallel", "threads")
+    decisive = (
+        "seqs",
+        "batched_tokens",
+        "quantization",
+        "drafts",
+        "tensor_parallel",
+        "data_parallel",
+        "pipeline_parallel",
+        "threads",
+    )
     return any(names & set(_SPELLINGS[knob]) for knob in decisive)
 
 
@@ -167,6 +178,7 @@ def read_knobs(candidate: Candidate, defaults: Defaults) -> list[float]:
         1.0 if method.startswith(("ngram", "suffix")) else 0.0,
         number("tensor_parallel", 1.0),
         number("data_parallel", 1.0),
+        number("pipeline_parallel", 1.0),
         0.0 if _false(look("async")) else 1.0,
         0.0 if _false(look("chunked")) else 1.0,
         _threads(look("threads"), defaults.cores),

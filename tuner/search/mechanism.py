@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
+from scipy.optimize import brentq, least_squares
 
 from tuner.model.space import Space
 from tuner.model.workload import Workload
@@ -39,6 +39,7 @@ _PRIOR: tuple[tuple[str, float], ...] = (
     ("chunk", 0.8),
     ("eight_bit", 0.4),
     ("parallel", 0.8),
+    ("link", 1.2),
     ("thrash", 0.8),
     ("frontend", 1.0),
     ("threading", 0.7),
@@ -48,8 +49,17 @@ _PRIOR: tuple[tuple[str, float], ...] = (
 _CAPACITY_UNKNOWN = 1.5
 """The same for the KV capacity where nobody says how long prompts and answers are: they differ a hundredfold."""
 
+_LINK_GB_S = 100.0
+_EXPERTS_SHARE = 0.9
+"""Part of a sparse model's weights that lies in its experts: those are split over data parallel ranks too
+(vllm/model_executor/layers/fused_moe)."""
+
 _OFFSET = len(_PRIOR)
-_DRAWS = 10
+_DRAWS = 16
+_PARTICLES = 192
+_STRIDES = (0.6, 0.25, 0.6, 0.1)
+"""How far sets of coefficients are moved in turn, in units of how they scatter."""
+_OFFSET_SD = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +108,10 @@ class StepModel:
         # Without a graph the host launches about ten kernels a layer, some 30 microseconds of Python each.
         self._launch = 0.0 if self._cpu else max(model.layers, 1) * 10 * 30e-6
         self._host = 1e-3
+        # Two all-reduces a layer, each a token's hidden state of two bytes, over the link between devices.
+        link = hardware.interconnect_gb_s or _LINK_GB_S
+        self._exchange = 0.0 if self._cpu else 8.0 * max(model.layers, 1) * max(model.hidden, 1) / (link * 1e9)
+        self._shared = _EXPERTS_SHARE if model.is_moe else 0.0
         # The API server's work for one streamed token: 12,000 tok/s were the most that one process passed on beside
         # an H200 with 1,024 clients. Only where the space can do something about it, else it is a mere constant.
         self._frontend = 70e-6 if varies(space, "stream", "api_servers") else 0.0
@@ -114,7 +128,7 @@ class StepModel:
         self._sign = 1.0
 
     def batch(self, knobs: Array, theta: Array | None = None) -> Array:
-        """Running batch (sequences) per row of knobs."""
+        """Running batch (sequences) per row of knobs; one line per set of coefficients where there are several."""
         t = self._named(theta)
         dp = knobs[:, _COLUMN["data_parallel"]]
         capacity = self._capacity(knobs) * np.exp(t["capacity"])
@@ -124,11 +138,11 @@ class StepModel:
         return np.asarray(np.maximum((seqs**-power + load**-power + capacity**-power) ** (-1 / power), 1.0))
 
     def predict(self, knobs: Array, theta: Array | None = None) -> Array:
-        """Log objective up to an offset, more is better."""
+        """Log objective up to an offset, more is better; one line per set of coefficients where there are several."""
         t = self._named(theta)
         column = {name: knobs[:, index] for name, index in _COLUMN.items()}
         batch = self.batch(knobs, theta)
-        dp, tp = column["data_parallel"], column["tensor_parallel"]
+        dp, tp, pp = column["data_parallel"], column["tensor_parallel"], column["pipeline_parallel"]
         local = batch / dp
         drafts = column["drafts"]
         tokens = local * (1 + drafts)
@@ -139,11 +153,14 @@ class StepModel:
         # Arithmetic follows the threads; a memory bus is full before all cores pull on it.
         threads = column["threads"] ** (np.exp(t["threading"]) if self._cpu else 0.0)
         weights = self._read_weights * np.exp(t["weights"]) * column["weight_bits"] / 16 / threads**0.5
-        compute = self._compute * np.exp(t["compute"]) * eight_bit / threads
+        weights = weights * (1 - self._shared + self._shared / dp)
+        # Stages of a pipeline work side by side, each on its own part of the batch.
+        compute = self._compute * np.exp(t["compute"]) * eight_bit / threads / tp / pp
+        exchange = self._exchange * np.exp(t["link"]) * (tp - 1) / tp / pp
         step = (
             weights / tp
-            + tokens * compute / tp
-            + local * context * self._read_kv * np.exp(t["kv"]) * column["kv_bits"] / 16 / tp
+            + tokens * (compute + exchange)
+            + local * context * self._read_kv * np.exp(t["kv"]) * column["kv_bits"] / 16 / tp / pp
             + self._launch * np.exp(t["launch"]) * uncovered
             + self._host * np.exp(t["host"]) * (1 + local / 256) * (1.5 - 0.5 * column["async"])
             + np.where(tp > 1, 0.15 * weights * np.exp(t["parallel"]), 0.0)
@@ -158,7 +175,7 @@ class StepModel:
         pace = ((step / accepted) ** 4 + passing_on**4) ** 0.25
         if self._per_step:
             return np.asarray(-np.log(pace))
-        prompts = self._input * np.exp(t["prefill"]) * compute / tp * local
+        prompts = self._input * (np.exp(t["prefill"]) * compute + exchange) * local
         chunks = local * self._input / column["batched_tokens"] * (weights / tp + self._host) * np.exp(t["chunk"])
         seconds = self._output * pace + prompts + chunks
         # Sequences that are admitted without room for their cache are preempted and computed again.
@@ -167,32 +184,75 @@ class StepModel:
         thrash = 1 + 0.08 * np.exp(t["thrash"]) * np.clip(np.minimum(crowd, wanted), 0, 6)
         return np.asarray(np.log(batch * self._output / seconds / thrash))
 
-    def fit(self, knobs: Array, y: Array, whiten: Array) -> Fit:
-        """Coefficients nearest to the data sheet that explain ``y`` (log objective, more is better).
+    def fit(self, knobs: Array, y: Array, covariance: Array) -> Fit:
+        """Coefficients that explain ``y`` (log objective, more is better), and what else would.
 
-        ``whiten`` is the inverse Cholesky factor of what else may move the values (labels, noise, misfit).
+        ``covariance``: of what else may move the values (labels, noise, misfit).
         """
-        start = np.zeros(_OFFSET + 1)
-        prior = self.predict(knobs)
-        start[_OFFSET] = float(np.median(y - prior))
+        free = covariance + _OFFSET_SD**2  # a constant factor is free: what the labels add, other units
+        whiten = np.linalg.inv(np.linalg.cholesky(free))
+        inverse = np.linalg.inv(covariance)
+        pull = inverse.sum(axis=0) / inverse.sum()
 
         def residuals(theta: Array) -> Array:
-            error = whiten @ (y - theta[_OFFSET] - self.predict(knobs, theta))
-            return np.concatenate([error, theta[:_OFFSET] / self._sigma, [(theta[_OFFSET] - start[_OFFSET]) / 3]])
+            return np.concatenate([whiten @ (y - centre - self.predict(knobs, theta)), theta / self._sigma])
 
-        solved = least_squares(residuals, start, loss="soft_l1", max_nfev=25, method="trf")
-        theta = np.clip(solved.x, -6, 40)
-        # What the labels may add leaves the offset free: put it where the trials are.
-        theta[_OFFSET] = np.median(y - self.predict(knobs, theta))
-        error = y - theta[_OFFSET] - self.predict(knobs, theta)
-        jacobian = solved.jac[: len(y)] * np.append(self._sigma, 3.0)
-        _, logdet = np.linalg.slogdet(np.eye(_OFFSET + 1) + jacobian.T @ jacobian)
-        penalty = -0.5 * float(np.sum((theta[:_OFFSET] / self._sigma) ** 2)) - 0.5 * float(logdet)
-        draws = theta + _draws(solved.jac)
-        draws[:, _OFFSET] += np.median(
-            y - draws[:, _OFFSET, None] - np.array([self.predict(knobs, d) for d in draws]), axis=1
+        centre = float(np.median(y - self.predict(knobs)))
+        sets = self._posterior(knobs, y - centre, whiten)
+        solved = min(
+            (
+                least_squares(residuals, start, loss="soft_l1", max_nfev=25, method="trf")
+                for start in (np.zeros(_OFFSET), sets[0])
+            ),
+            key=lambda found: float(found.cost),
         )
-        return Fit(theta=theta, error=float(np.sqrt(np.mean(error**2))), penalty=penalty, draws=draws)
+        mode = np.clip(solved.x, -6, 40)
+        theta = np.append(mode, np.median(y - self.predict(knobs, mode)))
+        error = y - theta[_OFFSET] - self.predict(knobs, mode)
+        jacobian = solved.jac[: len(y)] * self._sigma
+        _, logdet = np.linalg.slogdet(np.eye(_OFFSET) + jacobian.T @ jacobian)
+        penalty = -0.5 * float(np.sum((mode / self._sigma) ** 2)) - 0.5 * float(logdet)
+        offsets = (y - self.predict(knobs, sets)) @ pull
+        return Fit(
+            theta=theta,
+            error=float(np.sqrt(np.mean(error**2))),
+            penalty=penalty,
+            draws=np.column_stack([sets, offsets]),
+        )
+
+    def _posterior(self, knobs: Array, y: Array, whiten: Array) -> Array:
+        """Sets of coefficients in proportion to their probability, the likeliest first; shape (sets, coefficients).
+
+        A sequential Monte Carlo sampler from the priors: the trials' weight grows step by step, so that explanations
+        far from each other stay beside one another (too little room for the cache, or a slow bus) until trials tell.
+        """
+        rng = np.random.default_rng(0)  # equal histories, equal suggestions
+
+        def likelihood(sets: Array) -> Array:
+            z = (y - self.predict(knobs, sets)) @ whiten.T
+            return np.asarray(-np.sum(np.sqrt(1 + z**2) - 1, axis=1))
+
+        def prior(sets: Array) -> Array:
+            return np.asarray(-0.5 * np.sum((sets / self._sigma) ** 2, axis=1))
+
+        sets = rng.standard_normal((_PARTICLES, _OFFSET)) * self._sigma
+        fits = likelihood(sets)
+        heat = 0.0
+        while heat < 1:
+            heat, weight = _hotter(fits, heat)
+            chosen = _systematic(weight)
+            sets, fits = sets[chosen], fits[chosen]
+            root = np.linalg.cholesky(np.cov(sets.T) + 1e-6 * np.eye(_OFFSET))
+            for scale in _STRIDES:
+                moved = sets + scale * rng.standard_normal(sets.shape) @ root.T
+                better = likelihood(moved)
+                odds = heat * (better - fits) + prior(moved) - prior(sets)
+                taken = np.log(rng.random(_PARTICLES)) < odds
+                sets = np.where(taken[:, None], moved, sets)
+                fits = np.where(taken, better, fits)
+        best = int(np.argmax(fits + prior(sets)))
+        others = np.linspace(0, _PARTICLES - 1, _DRAWS - 1).round().astype(int)
+        return np.asarray(sets[np.append(best, others)])
 
     def features(self, knobs: Array, theta: Array | None = None) -> Array:
         """What decides the regime, each from 0 to 1: batch, capture against batch, covered, tokens a step."""
@@ -203,28 +263,43 @@ class StepModel:
         return np.column_stack([np.log2(batch) / 13, (ratio + 2) / 4, covered.astype(float)])
 
     def _capacity(self, knobs: Array) -> Array:
-        """Sequences whose KV cache fits."""
-        world = knobs[:, _COLUMN["tensor_parallel"]]
+        """Sequences whose KV cache fits, over all replicas."""
+        replicas = knobs[:, _COLUMN["data_parallel"]]
+        world = knobs[:, _COLUMN["tensor_parallel"]] * knobs[:, _COLUMN["pipeline_parallel"]]
         weights = self._weight_bytes * knobs[:, _COLUMN["weight_bits"]] / 16
+        weights = weights * (1 - self._shared + self._shared / replicas)
         free = self._memory * world * knobs[:, _COLUMN["utilization"]] - weights - 2 * 2**30
         room = np.where(knobs[:, _COLUMN["kv_bytes"]] > 0, knobs[:, _COLUMN["kv_bytes"]] * world, free)
         per_sequence = (self._input + self._output) * self._kv_per_token * knobs[:, _COLUMN["kv_bits"]] / 16
         # A model that does not fit on paper may run all the same (another model is measured): never below 1.
-        return np.asarray(np.maximum(np.maximum(room, 0.02 * self._memory) / per_sequence, 1.0))
+        return np.asarray(np.maximum(replicas * np.maximum(room, 0.02 * self._memory) / per_sequence, 1.0))
 
-    def _named(self, theta: Array | None) -> dict[str, float]:
+    def _named(self, theta: Array | None) -> dict[str, Array]:
+        """Coefficient → its value, or a column of values, one per set of coefficients."""
         if theta is None:
-            return {name: 0.0 for name, _ in _PRIOR}
-        return {name: float(theta[index]) for index, (name, _) in enumerate(_PRIOR)}
+            theta = np.zeros(_OFFSET)
+        return {name: theta[..., index, None] for index, (name, _) in enumerate(_PRIOR)}
 
 
-def _draws(jacobian: Array) -> Array:
-    """Deviations from the best coefficients that the data and the priors leave possible (Laplace)."""
-    precision = jacobian.T @ jacobian
-    values, vectors = np.linalg.eigh(precision)
-    root = vectors / np.sqrt(np.maximum(values, 1e-2))
-    normal = np.random.default_rng(0).standard_normal((_DRAWS, len(precision)))
-    return np.asarray(np.clip(normal @ root.T, -3, 3))
+def _hotter(fits: Array, heat: float) -> tuple[float, Array]:
+    """The next weight of the trials, at which half of the sets still count, and what each set counts then."""
+
+    def weight(step: float) -> Array:
+        return np.asarray(np.exp(step * (fits - fits.max())))
+
+    def spare(step: float) -> float:
+        return float(weight(step).sum() ** 2 / np.sum(weight(step) ** 2)) - 0.5 * len(fits)
+
+    step = 1 - heat
+    if spare(step) < 0:
+        step = max(float(brentq(spare, 0.0, step, xtol=1e-4)), 1e-3)
+    return min(heat + step, 1.0), weight(step)
+
+
+def _systematic(weight: Array) -> NDArray[np.int64]:
+    """Which sets go on, in proportion to their weight."""
+    places = (np.arange(len(weight)) + 0.5) / len(weight)
+    return np.minimum(np.searchsorted(np.cumsum(weight / weight.sum()), places), len(weight) - 1)
 
 
 def _load(workload: Workload | None) -> tuple[float, bool]:

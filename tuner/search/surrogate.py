@@ -16,7 +16,6 @@ from tuner.model.outcome import Status
 from tuner.search.encoder import Encoder, Rows
 from tuner.search.feasibility import Feasibility, Suspects, suspect_model
 from tuner.search.gaussian import Process, similarities
-from tuner.search.knobs import KNOBS
 from tuner.search.mechanism import Fit
 from tuner.search.observations import Observation
 from tuner.search.prices import Prices
@@ -37,8 +36,6 @@ _BELIEVED, _REFUTED_AFTER = 0.5, 20
 """Least weight of the mechanism at the start, and the trials after which a tenth of it is left."""
 _LABEL_EFFECT, _RANGE_EFFECT, _MISFIT = 0.12, 0.05, 0.05
 """What a label, a range, and the crude form itself may add to the log value without moving the mechanism's figures."""
-_REFUSED = 0.95
-"""Chance that what vLLM is known to refuse is refused here."""
 _YOUNG, _AFFORDED = 10, 0.1
 """Launches that may teach by failing as they like, and the share of later ones that may."""
 _BOLD, _CAREFUL, _BURNT = (1.5, 0.4), (3.0, 0.75), (3.0, 0.9)
@@ -46,6 +43,9 @@ _BOLD, _CAREFUL, _BURNT = (1.5, 0.4), (3.0, 0.75), (3.0, 0.9)
 long as failures are affordable, when they no longer are, and after two in a row (three alike end a study)."""
 _NOTHING = 1e-6
 """Expected improvement that counts as none: hope that small is no reason to launch what will not start."""
+_EDGE, _OUTER = 0.6, 0.08
+"""What an end of a range costs while the start fills the space, and how near is an end: corners are far from all
+that was tried, and rarely good."""
 _FLOOR = 1.2
 """Values further below the best (in log units) are pulled in: how bad a bad one is does not matter."""
 
@@ -114,8 +114,8 @@ class Surrogate:
     encoder: Encoder
     views: tuple[tuple[float, _View], ...]
     feasibility: Feasibility
-    refused: Array
-    """Chance that each of the known contradictions really keeps a server from starting."""
+    learned: Array
+    """Factor on the odds of each of the planner's doubts; empty before the first launch."""
     accuracy: Feasibility | None
     limits: tuple[tuple[Process, Array], ...]
     incumbent: float | None
@@ -138,8 +138,14 @@ class Surrogate:
 
     def acquisition(self, rows: Rows) -> tuple[Array, Array]:
         """Score to maximise, and the expected relative gain, per row."""
-        chance = self.chance(rows)
+        chance, doubted = self.feasibility.chance(rows.x), self._undoubted(rows)
         kept = self._kept(rows)
+        if self.least_chance > _BOLD[1]:
+            # No failure can be afforded now: a doubt is as good as a finding.
+            chance = chance * doubted
+        else:
+            # What is merely known from elsewhere may be put to the test, once nothing else promises as much.
+            kept = kept * doubted
         if not self.views or self.incumbent is None:
             spread = self._spread(rows)
             return np.log(chance + 1e-9) + np.log(kept + 1e-9) + 0.3 * spread - self._risk(chance), np.ones(len(rows))
@@ -147,7 +153,9 @@ class Surrogate:
         for weight, view in self.views:
             improvement += weight * self._improvement(view, rows, self.incumbent)
         if self.filling is not None:
-            spread = 2 * _distance(rows.x, self.filling.x, self.encoder.labels)
+            spread = 2 * _distance(rows.x, self.filling.x, self.encoder.labels) - _EDGE * _edges(
+                rows.x, self.encoder.labels
+            )
             return spread + np.log(chance + 1e-9) - self._risk(chance), improvement * chance
         score = np.log(improvement + _NOTHING) + self.caution * np.log(chance + 1e-9) + np.log(kept + 1e-9)
         score -= self._risk(chance)
@@ -160,8 +168,11 @@ class Surrogate:
 
     def chance(self, rows: Rows) -> Array:
         """Chance that each row starts."""
-        known = np.where(self.encoder.contradictions(rows), 1 - self.refused, 1.0).prod(axis=1)
-        return np.asarray(self.feasibility.chance(rows.x) * known)
+        return np.asarray(self.feasibility.chance(rows.x) * self._undoubted(rows))
+
+    def _undoubted(self, rows: Rows) -> Array:
+        """Chance that none of the planner's doubts keeps it from starting."""
+        return np.asarray((1 - _believed(rows, self.learned)).prod(axis=1))
 
     def predict(self, rows: Rows) -> tuple[Array, Array]:
         """Mean and standard deviation of the target over both views."""
@@ -220,11 +231,11 @@ def train(
     all_rows = encoder.rows([item.assignment for item in training.items]) if training.items else None
     broken = np.array([item.broken for item in training.items], dtype=bool)
     x = all_rows.x if all_rows is not None else np.zeros((0, len(encoder.labels)))
-    refused = _refused(encoder, all_rows, broken)
+    learned = _learned(all_rows, broken) if all_rows is not None else np.ones(0)
     # What is known to be refused explains its failures: they accuse nothing else.
     plain = np.ones(len(broken), dtype=bool)
     if all_rows is not None:
-        plain = ~(broken & (encoder.contradictions(all_rows) & (refused > 0.5)).any(axis=1))
+        plain = ~(broken & (_believed(all_rows, learned) > 0.5).any(axis=1))
     blamed = [item for item, counts in zip(training.items, plain, strict=True) if counts and item.broken]
     feasibility = suspect_model(
         suspects,
@@ -239,7 +250,7 @@ def train(
     started = None
     if training.started and all_rows is not None:
         index = np.array(training.started)
-        started = Rows(all_rows.x[index], all_rows.knobs[index])
+        started = all_rows.take(index)
         views = _views(encoder, started, training)
         if pending:
             views = tuple((weight, _with_pending(encoder, view, pending)) for weight, view in views)
@@ -247,7 +258,7 @@ def train(
         encoder=encoder,
         views=views,
         feasibility=feasibility,
-        refused=refused,
+        learned=learned,
         accuracy=_accuracy(accuracy_suspects, started, training),
         limits=_limits(encoder, started, training),
         incumbent=None,
@@ -267,13 +278,16 @@ def train(
     return Surrogate(**{**surrogate.__dict__, "incumbent": incumbent})
 
 
-def _refused(encoder: Encoder, rows: Rows | None, broken: NDArray[np.bool_]) -> Array:
-    """How sure the known contradictions are: nearly, until servers start in spite of one (a fork, another engine)."""
-    if rows is None:
-        return np.full(encoder.contradictions(Rows(np.empty((0, 1)), np.empty((0, len(KNOBS))))).shape[1], _REFUSED)
-    started = encoder.contradictions(rows)[~broken].sum(axis=0)
-    odds = _REFUSED / (1 - _REFUSED) / 15.0 ** np.minimum(started, 5)
+def _believed(rows: Rows, learned: Array) -> Array:
+    """Chance that each doubt keeps each row from starting."""
+    odds = rows.doubts / (1 - rows.doubts) * (learned if len(learned) else 1.0)
     return np.asarray(odds / (1 + odds))
+
+
+def _learned(rows: Rows, broken: NDArray[np.bool_]) -> Array:
+    """Factor on the odds of each of the planner's doubts: less for every server that started in spite of it."""
+    started, failed = ((rows.doubts[which] > 0).sum(axis=0) for which in (~broken, broken))
+    return np.asarray(15.0 ** np.clip(failed - started, -5, 2))
 
 
 def _views(encoder: Encoder, rows: Rows, training: Training) -> tuple[tuple[float, _View], ...]:
@@ -313,8 +327,7 @@ def _mechanistic_view(encoder: Encoder, rows: Rows, y: Array, extra: Array) -> _
     alike = similarities(rows.x, rows.x, encoder.labels)
     share = np.where(encoder.labels, _LABEL_EFFECT**2, _RANGE_EFFECT**2)
     covariance = np.tensordot(share, alike, axes=1) + np.diag(_MISFIT**2 * (1 + extra))
-    whiten = np.linalg.inv(np.linalg.cholesky(covariance))
-    fit = encoder.model.fit(rows.knobs, y, whiten)
+    fit = encoder.model.fit(rows.knobs, y, covariance)
     residual = y - encoder.model.predict(rows.knobs, fit.theta) - fit.theta[-1]
     floor = 0.12 if len(y) < 6 else 0.05 if len(y) < 15 else 0.02
     process = Process.fit(
@@ -384,6 +397,11 @@ def _distance(x: Array, seen: Array, labels: NDArray[np.bool_]) -> Array:
     apart = np.abs(x[:, None, :] - seen[None, :, :])
     apart = np.where(labels, apart > 0, np.minimum(apart, 1.0))
     return np.asarray(apart.mean(axis=2).min(axis=1))
+
+
+def _edges(x: Array, labels: NDArray[np.bool_]) -> Array:
+    """Share of the settings that stand at an end of their range."""
+    return np.asarray((~labels & (x >= 0) & ((x < _OUTER) | (x > 1 - _OUTER))).mean(axis=1))
 
 
 def _expected_improvement(mean: Array, deviation: Array, best: float) -> Array:

@@ -16,6 +16,7 @@ from tuner.model.json import Json
 from tuner.model.llm import ModelFacts
 from tuner.model.space import Space
 from tuner.model.workload import Workload
+from tuner.spaces.doubts import Doubts
 from tuner.spaces.facts import model_facts
 from tuner.spaces.fitting import fit_flags, set_by
 from tuner.spaces.loader import Library, facts_catalogue, located, merge, overlay_for
@@ -24,6 +25,7 @@ from tuner.spaces.planner import SpacePlanner
 from tuner.spaces.resolve import hardware_from, resolve, workload_from, workload_scope
 from tuner.spaces.slips import unknown_names, written_twice
 from tuner.spaces.traffic import SUFFIXES, workload_of_file
+from tuner.spaces.universal import UNIVERSAL
 from tuner.spaces.yamlfile import Located, Problem, SpaceError
 
 if TYPE_CHECKING:
@@ -182,12 +184,15 @@ def open_plan(
         tokens = estimate(candidate, machine, space.served(candidate), tokens_needed=traffic.tokens_needed).kv_tokens
         return {"kv-cache-tokens": float(tokens)} if tokens > 0 else {}
 
+    scope = workload_scope(traffic)
+    known = frozenset(rule.name for rule in (*space.forbids, *UNIVERSAL))
     planner = SpacePlanner(
         space,
-        workload_scope(traffic),
+        scope,
         memory=memory,
         flags=flags.check if flags is not None else None,
         forecast=forecast,
+        doubts=Doubts(space, scope, known=known, library=library).of,
     )
     problems = [*_names(library, mine, merged.root, planner, flags), *_twice(merged.root, planner, names)]
     if problems:

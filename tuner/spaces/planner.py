@@ -50,6 +50,7 @@ class SpacePlanner:
         memory: says why a candidate does not fit; asked after the rules.
         flags: sentences about flags that the installed vLLM does not take; asked last.
         forecast: what the started server is expected to report.
+        doubts: see :meth:`tuner.ports.Planner.doubts`.
     """
 
     def __init__(
@@ -60,12 +61,14 @@ class SpacePlanner:
         memory: MemoryCheck | None = None,
         flags: FlagCheck | None = None,
         forecast: Callable[[Candidate], Mapping[str, float]] | None = None,
+        doubts: Callable[[Candidate], Sequence[float]] | None = None,
     ) -> None:
         self.space = space
         self.workload = workload
         self._memory = memory
         self._flags = flags
         self._forecast = forecast
+        self._doubts = doubts
         own = {rule.name for rule in space.forbids}
         self._rules: tuple[Forbid, ...] = (*space.forbids, *(rule for rule in UNIVERSAL if rule.name not in own))
         # A rule `memory` of the files, such as one that never holds, takes the place of the estimate.
@@ -157,6 +160,10 @@ class SpacePlanner:
             if problems
             else None
         )
+
+    def doubts(self, candidate: Candidate) -> Sequence[float]:
+        """See :meth:`tuner.ports.Planner.doubts`."""
+        return self._doubts(candidate) if self._doubts is not None else ()
 
     def _excluded(self, rule: Forbid, scope: Mapping[str, object]) -> Exclusion:
         reason = rule.reason

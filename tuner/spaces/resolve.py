@@ -24,7 +24,7 @@ from tuner.spaces.yamlfile import Located, Problem, SpaceError, plain
 
 T = TypeVar("T")
 
-__all__ = ["Resolved", "hardware_from", "resolve", "space_digest", "workload_from", "workload_scope"]
+__all__ = ["Resolved", "hardware_from", "resolve", "rule_from", "space_digest", "workload_from", "workload_scope"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,19 @@ def hardware_from(root: Located, name: str) -> Hardware:
         major, minor = str(capability).split(".")
         values["capability"] = (int(major), int(minor))
     return Hardware(name=name, **_whole(values))  # type: ignore[arg-type]
+
+
+def rule_from(node: Located) -> Forbid:
+    """One entry of a ``forbid`` section."""
+    condition, reason = parse_formula(node.mapping["if"]), node.get("reason")
+    violation, name = node.get("violation"), str(plain(node.get("name")))
+    return Forbid(
+        name=name,
+        condition=condition,
+        reason=str(reason.value) if reason else f"the rule {name} forbids it",
+        source=str(plain(node.get("source")) or ""),
+        violation=parse_formula(violation) if violation else None,
+    )
 
 
 def workload_from(node: Located, name: str) -> Workload:
@@ -162,7 +175,7 @@ class _Resolver:
             hardware=hardware,
             model=model,
             parameters=parameters,
-            forbids=(*self._each("forbid", self._forbid), *self._rules),
+            forbids=(*self._each("forbid", lambda node, _: rule_from(node)), *self._rules),
             derived=tuple(self._each("derived", self._derived)),
             neutral=tuple(self._each("neutral", self._neutral)),
             starts=self._starts(parameters),
@@ -251,17 +264,6 @@ class _Resolver:
                 continue
             if made is not None:
                 yield made
-
-    def _forbid(self, node: Located, _: str) -> Forbid:
-        condition, reason = parse_formula(node.mapping["if"]), node.get("reason")
-        violation, name = node.get("violation"), str(plain(node.get("name")))
-        return Forbid(
-            name=name,
-            condition=condition,
-            reason=str(reason.value) if reason else f"the rule {name} forbids it",
-            source=str(plain(node.get("source")) or ""),
-            violation=parse_formula(violation) if violation else None,
-        )
 
     def _derived(self, node: Located, key: str) -> Derived | None:
         value, when = node.get("value"), node.get("when")

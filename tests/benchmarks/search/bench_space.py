@@ -1,7 +1,8 @@
 """The least that a surface needs to be searched: a space, and a planner without any rules of its own.
 
 No rule excludes anything here: every dead configuration has to be found out by a launch, which is harder than in a
-real study, where the space's rules weed out most of them for nothing.
+real study, where the space's rules weed out most of them for nothing. As with a user's bare profile, what vLLM is known
+to refuse is no more than a belief that the search begins with.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ from tuner.model.hardware import Hardware
 from tuner.model.json import Json, Scalar, canonical
 from tuner.model.llm import ModelFacts
 from tuner.model.space import UNSET, Choice, Parameter, Range, Space
+from tuner.spaces.doubts import Doubts
+from tuner.spaces.loader import Library
+
+_LIBRARY = Library()
 
 __all__ = ["BenchPlanner", "Surface", "choice", "number", "space_of", "switch"]
 
@@ -46,6 +51,7 @@ class BenchPlanner:
         self._surface = surface
         self._parameters = surface.space.parameters
         self._defaults: dict[str, Scalar] = {p.name: p.default for p in self._parameters}
+        self._doubts = Doubts(surface.space, {}, library=_LIBRARY)
 
     def complete(self, assignment: Mapping[str, Scalar]) -> dict[str, Scalar]:
         """What would run: defaults filled in, conditional parameters only where they exist."""
@@ -70,13 +76,17 @@ class BenchPlanner:
             if isinstance(parameter.domain, Choice):
                 value = parameter.domain.values[str(value)]
             if value is not UNSET:
-                arguments[parameter.target] = value  # type: ignore[assignment]
+                # Sizes are numbers to vLLM, and to what is known of it.
+                arguments[parameter.target] = int(value) if str(value).isdecimal() else value  # type: ignore[assignment,arg-type]
         return Candidate(assignment=kept, arguments=arguments, origin=origin)
 
     def exclusion(self, candidate: Candidate) -> Exclusion | None:
         if self._surface.excluded is not None and self._surface.excluded(self.complete(candidate.assignment)):
             return Exclusion(reason="not in the table", rule="table")
         return None
+
+    def doubts(self, candidate: Candidate) -> Sequence[float]:
+        return self._doubts.of(candidate)
 
     def identity(self, candidate: Candidate) -> str:
         return canonical(self.complete(candidate.assignment))

@@ -79,6 +79,9 @@ class SmallPlanner:
     def identity(self, candidate: Candidate) -> str:
         return canonical(dict(candidate.arguments))
 
+    def doubts(self, candidate: Candidate) -> Sequence[float]:
+        return ()
+
     def effective_identity(self, candidate: Candidate, effective: Mapping[str, Json]) -> str:
         return self.identity(candidate)
 

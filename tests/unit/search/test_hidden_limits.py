@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tests.unit.search.helpers import SmallPlanner, broken, measured, small_space
+from tuner.model.candidate import Candidate
 from tuner.model.json import Scalar
 from tuner.model.space import UNSET, Choice, Parameter, Range
 from tuner.search import OptunaOptimizer
@@ -163,6 +164,14 @@ def test_what_was_not_asked_for_proves_little() -> None:
     assert doubted.chance(asked)[0] < trusted.chance(asked)[0]
 
 
+class _Doubtful(SmallPlanner):
+    """Knows that there cannot be more ranks than devices, and does not forbid it."""
+
+    def doubts(self, candidate: Candidate) -> Sequence[float]:
+        ranks = [int(str(candidate.arguments.get(f"{kind}-parallel-size", 1))) for kind in ("tensor", "data")]
+        return [0.995 if ranks[0] * ranks[1] > self.space.hardware.count else 0.0]
+
+
 class TestKnownContradictions:
     """What vLLM is known to refuse is not launched, until a server starts in spite of it."""
 
@@ -179,7 +188,7 @@ class TestKnownContradictions:
 
     def asked(self, *, fork: bool) -> list[int]:
         """Ranks of each suggestion; more devices are better, and a fork runs any number of ranks."""
-        planner = SmallPlanner(self.SPACE)
+        planner = _Doubtful(self.SPACE)
         optimizer = OptunaOptimizer(self.SPACE, planner, storage="memory://", study_name="s", seed=1)
         out = []
         for index in range(8):

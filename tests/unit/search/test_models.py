@@ -18,6 +18,7 @@ from tuner.search.gaussian import Process, similarities
 from tuner.search.knobs import KNOBS, Defaults, read_knobs, varies_knobs
 from tuner.search.mechanism import StepModel
 
+_SPLITS = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 WORKLOAD = Workload(name="w", input_tokens=128, output_tokens=300, points=(LoadPoint(concurrency=1024),))
 
 
@@ -107,10 +108,47 @@ class TestMechanism:
         truth = np.zeros(len(model._sigma) + 1)
         truth[3] = np.log(4)
         y = model.predict(rows, truth) + 7.0
-        fit = model.fit(rows, y, np.eye(len(y)) * 20)
+        fit = model.fit(rows, y, np.eye(len(y)) / 20**2)
         assert fit.error < 0.05
         assert fit.theta[3] == pytest.approx(np.log(4), abs=0.5)
         assert fit.penalty < 0
+
+    def test_explanations_stay_beside_one_another_until_a_trial_tells(self) -> None:
+        """Little gained from 8 to 512 sequences: a slow machine, or a cache that holds few. A trial between can say."""
+        model = StepModel(small_space(), None, per_step=False)
+        rows = np.array([list(knobs(max_num_seqs=n, max_cudagraph_capture_size=2048).values()) for n in (8, 512, 64)])
+
+        def spread(tried: list[int], y: list[float]) -> float:
+            fit = model.fit(rows[tried], np.array(y), np.eye(len(y)) * 0.05**2)
+            return float(np.std([model.predict(rows[[2]], draw)[0] + draw[-1] for draw in fit.draws]))
+
+        open_question, settled = spread([0, 1], [0.0, 0.1]), spread([0, 1, 2], [0.0, 0.1, 0.7])
+        assert open_question > 0.12
+        assert settled < open_question / 2
+
+    def test_stages_and_ranks_hold_more_cache(self) -> None:
+        model = StepModel(small_space(), WORKLOAD, per_step=False)
+        rows = np.array([list(knobs(**{name: 2}).values()) for name in ("block_size", *_SPLITS)])
+        one, *split = model._capacity(rows)
+        assert all(capacity > 1.9 * one for capacity in split)
+
+    def test_a_slow_link_makes_stages_better_than_ranks(self) -> None:
+        space = small_space()
+        slow, fast = (
+            StepModel(
+                replace(space, hardware=replace(space.hardware, count=2, interconnect_gb_s=link)),
+                WORKLOAD,
+                per_step=False,
+            )
+            for link in (8.0, 400.0)
+        )
+        ranks, stages = (
+            np.array([list(knobs(max_num_seqs=512, **{f"{kind}_parallel_size": 2}).values())])
+            for kind in ("tensor", "pipeline")
+        )
+        gap = [float(model.predict(ranks)[0] - model.predict(stages)[0]) for model in (slow, fast)]
+        assert gap[0] < 0
+        assert gap[1] > gap[0] + 0.2
 
 
 class TestProcess:
