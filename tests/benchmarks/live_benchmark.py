@@ -5,8 +5,9 @@ it (as after a search), and four starts against four in turns (as after a confir
 numbers raised by 5 %, which has to be found.
 ``studies``: the same study of twelve eager trials with the warm parent and early stops, and with cold starts and
 neither.
+``search``: the same number of trials by the default search and at random.
 
-Three quarters of an hour on two cores. Other work on the machine makes the figures worthless.
+An hour and a quarter on two cores. Other work on the machine makes the figures worthless.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -144,10 +146,31 @@ def studies(trials: int, console: Console) -> dict[str, Any]:
     return found
 
 
+def search(trials: int, console: Console) -> dict[str, Any]:
+    """The best measured value after each trial, by the default search and at random."""
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for sampler in ("tune", "random"):
+            done = study(sampler, folder, trials, "--sampler", sampler, "--no-accuracy")
+            table = folder / f"{sampler}.jsonl"
+            command = [sys.executable, "-m", "tuner.cli", "report", "--directory", name, "--study", sampler]
+            subprocess.run([*command, "--table", str(table)], capture_output=True, check=True)
+            lines = [json.loads(line) for line in table.read_text(encoding="utf-8").splitlines()]
+            values = [line.get("objective") or 0.0 for line in lines if line["origin"] != "confirm"]
+            found[sampler] = {
+                "seconds": done["seconds"],
+                "winner": done["winner"],
+                "best tok/s after each trial": [round(value, 1) for value in accumulate(values, max)],
+            }
+            console.print(f"  {sampler}: {found[sampler]['best tok/s after each trial']}")
+    return found
+
+
 def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=["same", "studies"])
+    parser.add_argument("--only", choices=["same", "studies", "search"])
     parser.add_argument("--starts", type=int, default=28)
     parser.add_argument("--trials", type=int, default=12)
     parser.add_argument("--json", type=Path, help="write the figures there")
@@ -157,10 +180,13 @@ def main() -> int:
         console.print("the demo model is not there: make install, then python -m tuner.demo")
         return 1
     found: dict[str, Any] = {}
-    if options.only != "studies":
+    wanted = [options.only] if options.only else ["same", "studies", "search"]
+    if "same" in wanted:
         found["same"] = same(options.starts, console)
-    if options.only != "same":
+    if "studies" in wanted:
         found["studies"] = studies(options.trials, console)
+    if "search" in wanted:
+        found["search"] = search(options.trials, console)
     text = json.dumps(found, indent=1)
     sys.stdout.write(text + "\n")
     if options.json:
