@@ -222,7 +222,9 @@ class _Case:
         total = np.minimum(np.bincount(member, weights=prior[accused]), 0.5)
         guilt = total.copy()
         serious = np.sort(np.argsort(-total * (patterns > 0).sum(axis=0), kind="stable")[:_MOST_GROUPS])
-        guilt[serious] = _sampled(total[serious], _CAUSED * patterns[:, serious] / patterns.max(axis=1, keepdims=True))
+        # A failure without any suspect (nothing was asked for, and no default is known) accuses nobody.
+        telling = patterns[patterns.max(axis=1) > 0]
+        guilt[serious] = _sampled(total[serious], _CAUSED * telling[:, serious] / telling.max(axis=1, keepdims=True))
         dead = prior.copy()
         dead[accused] = guilt[member] * prior[accused] / np.bincount(member, weights=prior[accused])[member]
         groups[accused] = member

@@ -102,14 +102,14 @@ def observation_from(
     """Read what :func:`facts_of` wrote. Unknown or damaged entries are left out, never fatal."""
     metrics = _numbers(told.get("metrics")) | {f"effective/{k}": v for k, v in _numbers(told.get("effective")).items()}
     steps = told.get("steps")
-    pairs = [pair for pair in steps if isinstance(pair, list) and len(pair) == 2] if isinstance(steps, list) else []
+    pairs = [pair for pair in steps if _is_step(pair)] if isinstance(steps, list) else []
     value = told.get("objective")
     assignment = asked.get("assignment")
     return Observation(
         number=number,
-        assignment=dict(assignment) if isinstance(assignment, Mapping) else {},  # type: ignore[arg-type]
+        assignment=_scalars(assignment),
         origin=str(asked.get("origin", "search")),
-        status=Status(str(told.get("status", "interrupted"))),
+        status=_status(told.get("status")),
         value=float(value) if isinstance(value, int | float) and finite(value) else None,
         violations=violations,
         identity=identity or str(asked.get("identity", "")),
@@ -148,6 +148,24 @@ def _further(value: object) -> tuple[float | None, ...]:
     if not isinstance(value, list):
         return ()
     return tuple(float(item) if isinstance(item, int | float) and finite(item) else None for item in value)
+
+
+def _status(value: object) -> Status:
+    """One that is not known (a newer version's) says no more than that the trial ended."""
+    try:
+        return Status(str(value))
+    except ValueError:
+        return Status.INTERRUPTED
+
+
+def _is_step(pair: object) -> bool:
+    return isinstance(pair, list) and len(pair) == 2 and all(isinstance(x, int | float) and finite(x) for x in pair)
+
+
+def _scalars(assignment: object) -> dict[str, Scalar]:
+    if not isinstance(assignment, Mapping):
+        return {}
+    return {str(name): value for name, value in assignment.items() if isinstance(value, str | int | float)}
 
 
 def _number(value: object) -> float | None:

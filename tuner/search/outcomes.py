@@ -18,8 +18,10 @@ from tuner.model.workload import Objective
 
 __all__ = ["Told", "complete_further", "tell_sampler", "worst_value"]
 
-_LARGEST = 1e12
-"""Bound on whatever is told: an infinity in one trial would spoil every model fitted later."""
+_LARGEST = 1e100
+"""Bound on values: their squares must stay finite in models. A lower one would make all that is above it alike."""
+_WORST = 1e12
+"""Bound on grades: an unmeasurable violation in one trial would spoil every model fitted later."""
 
 _FALLBACK_COST = 1e4
 """Worst value of a minimised objective before anything was measured (10 s as milliseconds)."""
@@ -97,8 +99,8 @@ def _grade(value: float) -> float:
     """Finite, whatever came: an unmeasurable violation is a violation."""
     if math.isnan(value):
         return _BROKEN
-    return _bounded(value)
+    return _bounded(value, _WORST)
 
 
-def _bounded(value: float) -> float:
-    return min(max(float(value), -_LARGEST), _LARGEST)
+def _bounded(value: float, most: float = _LARGEST) -> float:
+    return min(max(float(value), -most), most)

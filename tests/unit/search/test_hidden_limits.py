@@ -208,3 +208,14 @@ class TestKnownContradictions:
 
     def test_a_fork_that_can_is_believed(self) -> None:
         assert max(self.asked(fork=True)[2:]) > 8
+
+
+def test_a_failure_that_contains_no_suspect_accuses_nobody() -> None:
+    """Nothing asked for and no default known: its share of the blame was 0 of 0, which spoiled every score."""
+    rows = np.array([row(max_num_seqs=50), np.full(len(row()), -2.0), row()])
+    failed = np.array([True, True, False])
+    model = suspect_model(SUSPECTS, rows, failed, ["boom", "boom"], causes=["a", "b"])
+    alone = suspect_model(SUSPECTS, rows[[0, 2]], failed[[0, 2]], ["boom"], causes=["a"])
+    asked = np.array([row(max_num_seqs=50), row()])
+    assert np.isfinite(model.chance(asked)).all()
+    assert model.chance(asked) == pytest.approx(alone.chance(asked), abs=0.05)

@@ -4,10 +4,12 @@ import math
 
 import pytest
 
-from tests.unit.search.helpers import KEPT
+from tests.unit.search.helpers import KEPT, measured
 from tuner.model.candidate import Candidate, Exclusion
+from tuner.model.json import Json
 from tuner.model.measurement import Measurement
 from tuner.model.outcome import Blame, Failure, Outcome, Status
+from tuner.search.observations import observation_from
 from tuner.search.outcomes import tell_sampler, worst_value
 
 NAMES = ("start", "accuracy", "limit:latency/ttft_p99")
@@ -91,3 +93,28 @@ def test_worst_value() -> None:
     assert worst_value([3.0, 1.0, 2.0], maximize=False) == 3.0
     assert worst_value([], maximize=True) == 0.0
     assert worst_value([], maximize=False) > 1000
+
+
+@pytest.mark.parametrize(
+    ("told", "asked"),
+    [
+        ({"status": "of a newer version"}, {}),
+        ({"status": "measured", "steps": [[1, None], ["a", 2], [4, 0.5]], "objective": 1.0}, {}),
+        ({"status": "measured"}, {"assignment": {"a": [1], "b": 2}}),
+        ({"status": 5, "metrics": 7, "further": {}}, {"assignment": 5, "origin": []}),
+    ],
+)
+def test_damaged_records_are_read_as_far_as_they_go(told: dict[str, Json], asked: dict[str, Json]) -> None:
+    found = observation_from(number=3, asked=asked, told=told, violations={})
+    assert found.status in (Status.INTERRUPTED, Status.MEASURED)
+    assert found.steps == (((4.0, 0.5),) if "steps" in told else ())
+    assert dict(found.assignment) == ({"b": 2} if isinstance(asked.get("assignment"), dict) else {})
+
+
+def test_large_values_stay_apart() -> None:
+    """Bytes, or tokens a year: whatever is finite is told as it is."""
+    told = [
+        tell_sampler(measured(Candidate(assignment={}, arguments={}), value), names=(), worst=0.0).value
+        for value in (1e15, 2e15)
+    ]
+    assert told == [1e15, 2e15]
