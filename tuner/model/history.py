@@ -52,6 +52,7 @@ class Judgement:
             many was picked.
         basis: what the interval stands on: ``starts`` (each sample is a server start of its own) or ``rounds``.
         challenger_starts, baseline_starts: server starts behind it.
+        estimated: a side of it rests on answers that a replay estimated; the interval says nothing then.
     """
 
     verdict: str
@@ -62,6 +63,7 @@ class Judgement:
     challenger_starts: int
     baseline_starts: int
     level: float = 1 - _ALPHA
+    estimated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +105,11 @@ class Contender:
         if measurement is not None and measurement.objective is not None:
             return measurement.objective
         return Estimate(value=self.value, low=-math.inf, high=math.inf)
+
+    @property
+    def estimated(self) -> bool:
+        """Its value rests on answers that a replay estimated for want of a recorded trial."""
+        return any(_estimated(t) for t in self.counted or self.trials)
 
     @property
     def accuracy_checked(self) -> bool:
@@ -263,6 +270,7 @@ class History:
             challenger_starts=len(ours),
             baseline_starts=len(theirs),
             level=1 - alpha,
+            estimated=any(_estimated(t) for t in (*ours, *theirs)),
         )
 
     def repeated_cause(self, times: int) -> Outcome | None:
@@ -288,6 +296,10 @@ class History:
             t.outcome.status in (Status.MEASURED, Status.BEHIND) and t.outcome.candidate.key != self.baseline_key
             for t in self.trials
         )
+
+
+def _estimated(trial: Trial) -> bool:
+    return trial.outcome.server is not None and trial.outcome.server.mode == "estimate"
 
 
 def _samples(trials: Iterable[Trial], basis: str) -> Sequence[float]:

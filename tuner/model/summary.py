@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
 
 from tuner.model.front import Front
 from tuner.model.history import Contender, History, Judgement
@@ -12,7 +14,7 @@ from tuner.model.measurement import Estimate
 from tuner.model.secrets import mask_environment
 from tuner.model.workload import Objective
 
-__all__ = ["front_summary", "judgement_values", "loads_summary", "summarise"]
+__all__ = ["accuracy", "basis_words", "front_summary", "judgement_values", "loads_summary", "means", "summarise"]
 
 
 def summarise(
@@ -36,27 +38,20 @@ def summarise(
         "maximize": history.objective.maximize,
         "unit": history.objective.unit,
         "trials": counts,
-        "baseline": None if baseline is None else {"trial": baseline.number, "value": baseline.value},
+        "baseline": None if baseline is None else {"trial": baseline.number, **_said(baseline)},
         "winner": None,
     }
     if winner is not None:
         summary["winner"] = {
             "trial": winner.number,
-            "value": winner.value,
+            **_said(winner),
             "confirmed": winner.confirmed,
             "assignment": dict(winner.candidate.assignment),
             "arguments": dict(winner.candidate.arguments),
             "environment": dict(winner.candidate.environment),
         }
     if judgement is not None:
-        summary["judgement"] = {
-            "verdict": judgement.verdict,
-            "gain": judgement.gain,
-            "low": judgement.low,
-            "high": judgement.high,
-            "level": judgement.level,
-            "basis": judgement.basis,
-        }
+        summary["judgement"] = judgement_values(judgement)
     if loads:
         summary["loads"] = loads_summary(loads)
     if front is not None:
@@ -113,7 +108,8 @@ def _objective(objective: Objective) -> dict[str, Json]:
 def _measured(contender: Contender | None) -> dict[str, Json] | None:
     if contender is None:
         return None
-    return {"trial": contender.number, "confirmed": contender.confirmed, **_estimate(contender.estimate)}
+    spread = {"low": None, "high": None} if contender.estimated else {}
+    return {"trial": contender.number, "confirmed": contender.confirmed, **_estimate(contender.estimate), **spread}
 
 
 def _configuration(contender: Contender | None) -> dict[str, Json] | None:
@@ -127,17 +123,62 @@ def _configuration(contender: Contender | None) -> dict[str, Json] | None:
     }
 
 
+def means(contender: Contender) -> dict[str, float]:
+    """Every metric of a configuration: the mean over the trials that its value is the mean of."""
+    counted = contender.counted or contender.trials
+    reports = [t.outcome.measurement.metrics for t in counted if t.outcome.measurement is not None]
+    names = dict.fromkeys(name for report in reports for name in report)
+    values = {name: [report[name] for report in reports if finite(report.get(name))] for name in names}
+    return {name: fmean(found) for name, found in values.items() if found}
+
+
+def accuracy(contender: Contender) -> dict[str, float]:
+    """The accuracy report of a configuration; it has one at most, as its outputs do not depend on the start."""
+    quality = next((t.outcome.quality for t in contender.trials if t.outcome.quality is not None), None)
+    return {name: value for name, value in (quality.metrics if quality else {}).items() if finite(value)}
+
+
+def basis_words(judgement: Mapping[str, Any], confirmed: int) -> str:
+    """What a verdict stands on: the server starts of the winner and of the defaults, and whether it was confirmed.
+
+    ``judgement``: its ``basis``, ``challenger_starts`` and ``baseline_starts``; ``confirmed``: fresh starts of the
+    winner since it was found.
+    """
+    ours, theirs = judgement["challenger_starts"], judgement["baseline_starts"]
+    if judgement["basis"] == "starts":
+        return f"over {ours} and {theirs} server starts"
+    starts = "one server start each" if ours == theirs == 1 else f"{ours} and {theirs} server starts"
+    sure = {0: ", not confirmed", 1: ", confirmed on one fresh start only"}.get(confirmed, "")
+    return f"from rounds of {starts}{sure}"
+
+
+def _said(contender: Contender) -> dict[str, Json]:
+    """A side of the verdict, in the means that all readers show."""
+    return {
+        "value": contender.value,
+        "counted": [trial.number for trial in contender.counted or contender.trials],
+        "estimated": contender.estimated,
+        "metrics": {**means(contender), **accuracy(contender)},
+    }
+
+
 def judgement_values(judgement: Judgement | None) -> dict[str, Json] | None:
-    """A judgement as plain values; None stays None, and an end of the interval that is not known is null."""
+    """A judgement as plain values; None stays None, and an end of the interval that is not known is null.
+
+    On estimated answers there is no interval: what a replay repeats of an estimate says nothing of its error.
+    """
     if judgement is None:
         return None
     return {
         "verdict": judgement.verdict,
         "gain": _number(judgement.gain),
-        "low": _number(judgement.low),
-        "high": _number(judgement.high),
+        "low": None if judgement.estimated else _number(judgement.low),
+        "high": None if judgement.estimated else _number(judgement.high),
         "level": judgement.level,
         "basis": judgement.basis,
+        "challenger_starts": judgement.challenger_starts,
+        "baseline_starts": judgement.baseline_starts,
+        "estimated": judgement.estimated,
     }
 
 

@@ -63,8 +63,11 @@ def loads_lines(loads: Sequence[Entry], defaults: Mapping[str, Any] | None = Non
     for trial, entries in groups.items():
         doubts = []
         if any(entry["judgement"] is None or entry["judgement"]["basis"] != "starts" for entry in entries):
-            most = max(entry["picked_of"] for entry in entries)
-            doubts.append(f"the best looking of {most}, not confirmed" if most > 1 else "not confirmed")
+            most, confirmed = max(entry["picked_of"] for entry in entries), entries[0]["best"]["confirmed"]
+            looks = f"the best looking of {most}, not confirmed" if most > 1 else "not confirmed"
+            doubts += [looks] if not confirmed else ["confirmed on one fresh start only"] if confirmed == 1 else []
+        if any(entry["judgement"] is not None and entry["judgement"].get("estimated") for entry in entries):
+            doubts.append("by the replay's estimate")
         if any(entry["accuracy_unchecked"] for entry in entries):
             doubts.append("accuracy not checked")
         where = ", ".join(str(entry["load"]) for entry in entries)

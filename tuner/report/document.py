@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import fmean
 from typing import Any
 
 from tuner.model.choices import differing
@@ -15,7 +14,7 @@ from tuner.model.measurement import ServerReport
 from tuner.model.outcome import Status
 from tuner.model.records import to_record
 from tuner.model.secrets import mask, mask_environment
-from tuner.model.summary import judgement_values
+from tuner.model.summary import accuracy, judgement_values, means
 from tuner.model.workload import Limit
 
 __all__ = ["ACCOUNT", "kind_of", "pareto", "study_document", "time_account", "trial_document"]
@@ -45,13 +44,7 @@ def study_document(history: History, judgement: Judgement | None, about: Mapping
         "defaults": dict(defaults),
         "baseline": _contender(baseline),
         "winner": _contender(winner),
-        "judgement": None
-        if judgement is None
-        else {
-            **(judgement_values(judgement) or {}),
-            "challenger_starts": judgement.challenger_starts,
-            "baseline_starts": judgement.baseline_starts,
-        },
+        "judgement": judgement_values(judgement),
         "trials": dict(Counter(trial.outcome.status.value for trial in history.trials)),
         "table": [_line(trial, limits, defaults) for trial in history.trials],
         "pareto": pareto(history),
@@ -113,9 +106,9 @@ def pareto(history: History) -> list[dict[str, Any]]:
     ]
     points.sort(key=lambda point: (-sign * point[0], -point[1], point[2]))
     front: list[dict[str, Any]] = []
-    for value, accuracy, number in points:
-        if not front or accuracy > front[-1]["accuracy"]:
-            front.append({"trial": number, "objective": value, "accuracy": accuracy})
+    for value, score, number in points:
+        if not front or score > front[-1]["accuracy"]:
+            front.append({"trial": number, "objective": value, "accuracy": score})
     return front
 
 
@@ -160,25 +153,18 @@ def _contender(contender: Contender | None) -> dict[str, Any] | None:
     if contender is None:
         return None
     counted = contender.counted or contender.trials
-    quality = next((t.outcome.quality for t in contender.trials if t.outcome.quality is not None), None)
     return {
         "trial": contender.number,
         "value": contender.value,
         "confirmed": contender.confirmed,
         "counted": [trial.number for trial in counted],
+        "estimated": contender.estimated,
         "assignment": dict(contender.candidate.assignment),
         "arguments": dict(contender.candidate.arguments),
         "environment": mask_environment(contender.candidate.environment),
-        "metrics": _means([t.outcome.measurement.metrics for t in counted if t.outcome.measurement is not None]),
-        "accuracy": {k: v for k, v in (quality.metrics if quality else {}).items() if finite(v)},
+        "metrics": means(contender),
+        "accuracy": accuracy(contender),
     }
-
-
-def _means(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Mean by name over the reports that have it."""
-    names = dict.fromkeys(name for report in reports for name in report)
-    values = {name: [report[name] for report in reports if finite(report.get(name))] for name in names}
-    return {name: fmean(found) for name, found in values.items() if found}
 
 
 def _basis(server: ServerReport | None) -> str:

@@ -13,6 +13,7 @@ from tuner.model.history import History, Judgement
 from tuner.model.intervals import gain_interval
 from tuner.model.json import Json
 from tuner.model.outcome import Status
+from tuner.model.summary import basis_words
 from tuner.model.targets import metric_unit, short_name
 from tuner.report.answers import Answers
 from tuner.report.document import study_document
@@ -110,12 +111,10 @@ def verdict(document: Mapping[str, Any]) -> str:
         return f"Trial {winner['trial']} is the best so far; it was not compared with vLLM's defaults."
     gain, low, high = judgement["gain"], judgement["low"], judgement["high"]
     interval = f" ({gain_interval(low, high, judgement['level'])})" if low is not None and high is not None else ""
-    basis = (
-        f"over {judgement['challenger_starts']} and {judgement['baseline_starts']} server starts"
-        if judgement["basis"] == "starts"
-        else "from rounds of one server start each, not confirmed"
-    )
-    change = "" if gain is None else f": {gain:+.1%}{interval}, {basis}"
+    basis = f"{interval}, {basis_words(judgement, winner['confirmed'])}"
+    # Repeats of an estimate agree with one another, whatever a real server would do.
+    basis = " by the replay's estimate, not measured" if judgement["estimated"] else basis
+    change = "" if gain is None else f": {gain:+.1%}{basis}"
     names = {
         "better": f"Trial {winner['trial']} beats vLLM's defaults{change}.",
         "worse": f"Nothing beats vLLM's defaults; the best other is trial {winner['trial']}{change}.",
@@ -130,7 +129,8 @@ def _comparison(console: Console, document: Mapping[str, Any]) -> None:
     if baseline is None and winner is None:
         return
     before, after = _figures(baseline), _figures(winner)
-    proven = document["judgement"] is not None and document["judgement"]["verdict"] == "better"
+    judgement = document["judgement"]
+    proven = judgement is not None and judgement["verdict"] == "better" and not judgement["estimated"]
     column = "winner" if proven else "best candidate"
     columns = [("figure", "left"), ("vLLM's defaults", "right"), (column, "right"), ("change", "right")]
     shown_columns = len(columns) if winner is not None else 2
@@ -147,11 +147,9 @@ def _comparison(console: Console, document: Mapping[str, Any]) -> None:
         table.add_row(*(Text(cell) for cell in row[:shown_columns]))
     console.print(table)
     if winner is not None:
-        title = (
-            f"Winner: trial {winner['trial']}"
-            if proven
-            else f"Best candidate, not proven better: trial {winner['trial']}"
-        )
+        estimated = judgement is not None and judgement["estimated"]
+        doubt = " by the replay's estimate" if estimated else ", not proven better"
+        title = f"Winner: trial {winner['trial']}" if proven else f"Best candidate{doubt}: trial {winner['trial']}"
         own = differing(winner["assignment"], document["defaults"])
         words = [f"{name}={shown(value)}" for name, value in own.items()]
         say(console, f"{title}: {' '.join(words) or 'vLLM defaults'}")
@@ -162,7 +160,8 @@ def _counted_trials(contender: Mapping[str, Any] | None) -> str:
     if contender is None:
         return ""
     numbers = contender["counted"]
-    return f"trial{'' if len(numbers) == 1 else 's'} {', '.join(str(number) for number in numbers)}"
+    mark = " (estimated)" if contender["estimated"] else ""
+    return f"trial{'' if len(numbers) == 1 else 's'} {', '.join(str(number) for number in numbers)}{mark}"
 
 
 def _figures(contender: Mapping[str, Any] | None) -> dict[str, float]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from json import JSONDecodeError
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -23,6 +25,8 @@ _SQLITE = "sqlite:///"
 _JOURNAL = "journal:///"
 _SQLITE_WAIT_S = 60
 """How long a writer waits for another one (a dashboard, a second runner) before it gives up."""
+_TRIES, _PAUSE_S = 5, 0.2
+"""How often, and after how long, a database is opened again while another process makes its tables."""
 
 
 def open_storage(url: str) -> BaseStorage:
@@ -43,10 +47,11 @@ def open_storage(url: str) -> BaseStorage:
             path = _writable(url.removeprefix(_JOURNAL), url)
             return JournalStorage(JournalFileBackend(str(path)))
         if url.startswith("sqlite"):
-            _prepare_sqlite(url)
-            return RDBStorage(url, engine_kwargs={"connect_args": {"timeout": _SQLITE_WAIT_S}})
+            with _alone_in(_sqlite_file(url)):
+                _prepare_sqlite(url)
+                return _made(lambda: RDBStorage(url, engine_kwargs={"connect_args": {"timeout": _SQLITE_WAIT_S}}))
         # A database server closes idle connections during an hour-long trial: test them before use.
-        return RDBStorage(url, engine_kwargs={"pool_pre_ping": True})
+        return _made(lambda: RDBStorage(url, engine_kwargs={"pool_pre_ping": True}))
 
 
 @contextmanager
@@ -113,14 +118,53 @@ def _writable(path_text: str, url: str) -> Path:
     return path
 
 
+def _sqlite_file(url: str) -> Path | None:
+    """The file of a SQLite address; None for one in memory or with a driver of its own."""
+    name = url.removeprefix(_SQLITE).split("?", 1)[0] if url.startswith(_SQLITE) else ""
+    return None if not name or name == ":memory:" else Path(name)
+
+
+@contextmanager
+def _alone_in(path: Path | None) -> Iterator[None]:
+    """One opener of a database at a time: Optuna looks for its tables first and makes them then.
+
+    The lock is on the folder, so that no file is left behind. Where a file system has none, :func:`_made` is what
+    is left.
+    """
+    try:
+        descriptor = None if path is None else os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        descriptor = None  # what is wrong with the folder is said where the database is opened
+    if descriptor is None:
+        yield
+        return
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _made(make: Callable[[], RDBStorage]) -> RDBStorage:
+    """Open a database that another runner may be making at this moment: what it has just made is no error."""
+    for _ in range(_TRIES):
+        try:
+            return make()
+        except DatabaseError as error:
+            text = str(error).lower()
+            if not any(word in text for word in ("unique constraint", "already exists", "duplicate")):
+                raise
+            time.sleep(_PAUSE_S)
+    return make()
+
+
 def _prepare_sqlite(url: str) -> None:
     """Check the file and switch it to WAL, so that a dashboard that reads does not stop the study that writes."""
-    if not url.startswith(_SQLITE):
-        return  # sqlite:// (in memory) or sqlite+driver://: nothing to prepare
-    name = url.removeprefix(_SQLITE).split("?", 1)[0]
-    if not name or name == ":memory:":
+    file = _sqlite_file(url)
+    if file is None:
         return
-    path = _writable(name, url)
+    path = _writable(str(file), url)
     with closing(sqlite3.connect(path, timeout=_SQLITE_WAIT_S)) as connection:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA schema_version")

@@ -1,8 +1,9 @@
-"""One study per GPU set: a lock that survives crashes because the kernel holds it."""
+"""One study per GPU set, one process per study: locks that survive crashes because the kernel holds them."""
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from tuner.errors import RunError
 
-__all__ = ["DeviceLock", "cache_root", "claim_cache"]
+__all__ = ["DeviceLock", "StudyLock", "cache_root", "claim_cache"]
 
 _CONTENT_LIMIT = 4096
 
@@ -55,8 +56,7 @@ class DeviceLock:
                 self.release()
                 raise RunError(f"{name} is in use by {_holder(path)}; wait for it, end it, or give other devices")
             self._held.append(descriptor)
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "study": study, "since": time.time()}).encode(), 0)
+            _sign(descriptor, study)
 
     def release(self) -> None:
         """Safe to call twice. The files stay: removing them would let two holders in."""
@@ -64,11 +64,64 @@ class DeviceLock:
             os.close(self._held.pop())
 
 
-def _holder(path: Path) -> str:
+class StudyLock:
+    """One process per study, whatever measures it; held as a :class:`DeviceLock` is.
+
+    Two would count each other's trials as their own and write into the same folders. A study is its folder, and its
+    name in the storage: either in use is the study in use.
+
+    Args:
+        directory: the study's folder; it exists.
+        study: its name.
+        storage: the storage's file where it is one outside the folder of studies.
+
+    Raises:
+        RunError: another process runs this study (the message says which, and since when), or nothing can be locked
+            there.
+    """
+
+    def __init__(self, directory: Path, study: str, *, storage: Path | None = None) -> None:
+        self._held: list[int] = []
+        paths = [directory / "study.lock"]
+        if storage is not None:
+            name = hashlib.sha256(study.encode()).hexdigest()[:12]
+            paths.append(storage.with_name(f"{storage.name}.{name}.lock"))
+        for path in paths:
+            try:
+                descriptor = _try_lock(path)
+            except OSError as error:
+                self.release()
+                raise RunError(
+                    f"{path} cannot be locked ({error.strerror}): choose a folder on another file system"
+                ) from error
+            if descriptor is None:
+                self.release()
+                raise RunError(
+                    f"study {study!r} in {directory.parent} is being run by {_holder(path, named=False)}; "
+                    "wait for it, end it, or give another --study"
+                )
+            self._held.append(descriptor)
+            _sign(descriptor, study)
+
+    def release(self) -> None:
+        """Safe to call twice. The files stay: removing them would let two holders in."""
+        while self._held:
+            os.close(self._held.pop())
+
+
+def _sign(descriptor: int, study: str) -> None:
+    """Say in the lock's file who holds it."""
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "study": study, "since": time.time()}).encode(), 0)
+
+
+def _holder(path: Path, *, named: bool = True) -> str:
     try:
         with path.open("rb") as file:
             content = json.loads(file.read(_CONTENT_LIMIT))
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(content["since"])))
+        if not named:
+            return f"process {int(content['pid'])} (since {since})"
         return f"study {str(content['study'])[:200]!r} (process {int(content['pid'])}, since {since})"
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return "another process"

@@ -86,17 +86,20 @@ class Overview:
 
     def metrics(self) -> dict[str, float]:
         """The gain, ``best/…`` and ``baseline/…`` figures, and trials by state: in the order to be read in."""
-        found = {f"gain/{name}": value for name, value in (self._gain() or {}).items() if finite(value)}
+        gain = self._gain() or {}
+        found: dict[str, float | None] = {f"gain/{name}": value for name, value in gain.items() if finite(value)}
         wanted = {self.objective.metric, *dict(_FIGURES)}
-        for name, row in (("best", self.winner or self.baseline), ("baseline", self.baseline)):
+        best = ("best", "winner", self.winner) if self.winner is not None else ("best", "baseline", self.baseline)
+        for name, who, row in (best, ("baseline", "baseline", self.baseline)):
             if row is not None:
-                found[f"{name}/objective"] = row["objective"]
-                found.update({f"{name}/{key}": value for key, value in row["metrics"].items() if key in wanted})
+                found[f"{name}/objective"] = self._pooled(who, row["objective"])
+                metrics = self._figures(who, row)
+                found.update({f"{name}/{key}": value for key, value in metrics.items() if key in wanted})
         for row in self.rows:
-            found[f"trials/{row['state']}"] = found.get(f"trials/{row['state']}", 0) + 1
+            found[f"trials/{row['state']}"] = (found.get(f"trials/{row['state']}") or 0) + 1
         found["trials/all"] = len(self.rows)
         found.update(answer_metrics(self.summary))
-        return {legal(name): float(value) for name, value in found.items() if finite(value)}
+        return {legal(name): float(value) for name, value in found.items() if value is not None and finite(value)}
 
     def experiment_tags(self, limits: Sequence[str]) -> dict[str, str]:
         """How MLflow's page of all runs shows them: sorted by the objective, with the columns that matter.
@@ -200,6 +203,7 @@ class Overview:
                 sentence += f" ({gain_interval(gain['low'], gain['high'], gain.get('level', 0.99))})"
         if isinstance(judgement, Mapping):
             basis = " over fresh server starts" if judgement.get("basis") == "starts" else ""
+            basis = " by the replay's estimate, not measured" if judgement.get("estimated") else basis
             return f"{sentence}{basis}. Verdict: **{judgement.get('verdict', '')}**."
         return f"{sentence}, not confirmed yet." if self.summary else f"{sentence} so far; the study is running."
 
@@ -209,6 +213,13 @@ class Overview:
         value = part.get("value") if isinstance(part, Mapping) else None
         return float(value) if isinstance(value, int | float) else single
 
+    def _figures(self, who: str, row: Row | None) -> Mapping[str, Any]:
+        """All figures of the winner or of the default: the study's own means, else those of its one trial."""
+        part = self.summary.get(who)
+        means = part.get("metrics") if isinstance(part, Mapping) else None
+        own = row["metrics"] if row is not None else {}
+        return {**own, **means} if isinstance(means, Mapping) else own
+
     def _comparison(self) -> str:
         baseline, winner = self.baseline, self.winner
         if baseline is None:
@@ -216,14 +227,14 @@ class Overview:
         figures = list(_FIGURES)
         if self.objective.metric not in dict(figures):
             figures.insert(0, (self.objective.metric, f"{self.objective.metric} ({self.objective.unit})"))
+        ours_all, theirs_all = self._figures("winner", winner), self._figures("baseline", baseline)
         ours = f"winner (trial {winner['number']})" if winner is not None else "winner"
         lines = [
             f"| | vLLM's default (trial {baseline['number']}) | {ours} | change |",
             "|:---|---:|---:|---:|",
         ]
         for metric, label in figures:
-            before = baseline["metrics"].get(metric)
-            after = winner["metrics"].get(metric) if winner is not None else None
+            before, after = theirs_all.get(metric), ours_all.get(metric)
             if metric == self.objective.metric:
                 # The verdict stands on all trials of both, not on the two that found them.
                 before, after = self._pooled("baseline", before), self._pooled("winner", after)

@@ -8,13 +8,16 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from tuner.measuring.statistics import compare
 from tuner.model.candidate import Candidate, Exclusion
 from tuner.model.history import History, Judgement, Trial
 from tuner.model.judge import constraints
 from tuner.model.measurement import Estimate, Measurement, ServerReport
 from tuner.model.outcome import Blame, Failure, Outcome, Status
+from tuner.model.summary import summarise
 from tuner.model.workload import Limit, Objective
 from tuner.report import print_conclusion, print_study, print_trial, study_document
+from tuner.report.show import verdict
 from tuner.report.text import new_table
 
 BASELINE = Candidate(assignment={}, arguments={}, origin="baseline")
@@ -256,3 +259,60 @@ def test_without_a_winner_there_is_no_empty_column() -> None:
     print_study(console, history, None, {})
     assert "best candidate" not in out.getvalue()
     assert "change" not in out.getvalue()
+
+
+# --- what the verdict stands on ---
+
+
+@pytest.mark.parametrize(
+    ("basis", "ours", "theirs", "confirmed", "words"),
+    [
+        ("rounds", 1, 1, 0, "from rounds of one server start each, not confirmed"),
+        ("rounds", 1, 2, 0, "from rounds of 1 and 2 server starts, not confirmed"),
+        ("rounds", 1, 2, 1, "from rounds of 1 and 2 server starts, confirmed on one fresh start only"),
+        ("rounds", 2, 1, 2, "from rounds of 2 and 1 server starts"),
+        ("starts", 2, 3, 2, "over 2 and 3 server starts"),
+    ],
+)
+def test_the_basis_is_worded_after_the_starts(basis: str, ours: int, theirs: int, confirmed: int, words: str) -> None:
+    history = study(*[measured(BASELINE, 500.0)] * (theirs - 1))
+    winner = history.trials[1].outcome
+    for _ in range(confirmed):
+        history.add(Trial(number=len(history.trials), origin="confirm", outcome=winner))
+    judgement = replace(JUDGEMENT, basis=basis, challenger_starts=ours, baseline_starts=theirs)
+    assert verdict(study_document(history, judgement, {})).endswith(f"+70.0%), {words}.")
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_verdict_on_estimated_answers_says_so_and_gives_no_interval(side: int) -> None:
+    history = study()
+    trial = history.trials[side]
+    server = ServerReport(mode="estimate")
+    history.trials[side] = replace(trial, outcome=replace(trial.outcome, server=server))
+    winner = history.winner()
+    assert winner is not None
+    judgement = history.judge(winner, compare)
+    assert judgement is not None
+    assert judgement.estimated
+    document = study_document(history, judgement, {"facts": {"kind": "replay"}})
+    assert (document["judgement"]["low"], document["judgement"]["high"]) == (None, None)
+    said = summarise(history, judgement)
+    assert (said["judgement"]["low"], said["judgement"]["estimated"]) == (None, True)  # type: ignore[index,call-overload]
+    console, out = shown()
+    print_conclusion(console, history, judgement, reason="the budget is spent")
+    text = out.getvalue()
+    assert "Trial 1 beats vLLM's defaults: +60.0% by the replay's estimate, not measured.\n" in text
+    assert "interval" not in text
+    assert f"trial {side} (estimated)" in text
+    assert "Best candidate by the replay's estimate: trial 1: n=8" in text
+
+
+def test_trackers_are_told_the_reports_means() -> None:
+    history = study(measured(BASELINE, 504.0))
+    for value in (790.0, 780.0):
+        outcome = measured(history.trials[1].outcome.candidate, value)
+        history.add(Trial(number=len(history.trials), origin="confirm", outcome=outcome))
+    said, document = summarise(history, JUDGEMENT), study_document(history, JUDGEMENT, {})
+    for side, value in (("winner", 785.0), ("baseline", 502.0)):
+        assert said[side]["value"] == document[side]["value"] == value  # type: ignore[index,call-overload]
+        assert said[side]["metrics"] == document[side]["metrics"] == {"throughput/output": value}  # type: ignore[index,call-overload]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tuner.errors import RunError
-from tuner.serving.locks import DeviceLock, claim_cache
+from tuner.serving.locks import DeviceLock, StudyLock, claim_cache
 
 HOLD = (
     "import sys, time; from pathlib import Path; from tuner.serving.locks import DeviceLock\n"
@@ -77,3 +77,47 @@ def test_cache_in_a_file_is_an_error_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="cannot be written"):
         claim_cache(tmp_path / "file")
+
+
+RUN = (
+    "import sys, time; from pathlib import Path; from tuner.serving.locks import StudyLock\n"
+    "lock = StudyLock(Path(sys.argv[1]), 'night'); print('held', flush=True); time.sleep(600)\n"
+)
+
+
+def test_a_study_is_run_by_one_process(tmp_path: Path) -> None:
+    (tmp_path / "night").mkdir()
+    holder = subprocess.Popen(
+        [sys.executable, "-c", RUN, str(tmp_path / "night")],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"held\n"
+    said = (
+        rf"^study 'night' in {tmp_path} is being run by process {holder.pid} \(since 20[^)]*\); "
+        "wait for it, end it, or give another --study$"
+    )
+    with pytest.raises(RunError, match=said) as refusal:
+        StudyLock(tmp_path / "night", "night")
+    assert refusal.value.exit_code == 1
+    holder.kill()
+    holder.wait()
+    holder.stdout.close()
+    StudyLock(tmp_path / "night", "night").release()
+
+
+def test_a_study_is_also_its_name_in_a_shared_storage_file(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    lock = StudyLock(tmp_path / "a", "s", storage=tmp_path / "all.db")
+    with pytest.raises(RunError, match=f"process {os.getpid()} "):
+        StudyLock(tmp_path / "b", "s", storage=tmp_path / "all.db")
+    StudyLock(tmp_path / "b", "other", storage=tmp_path / "all.db").release()
+    lock.release()
+
+
+def test_a_study_folder_that_cannot_be_locked(tmp_path: Path) -> None:
+    (tmp_path / "study.lock").mkdir()
+    with pytest.raises(RunError, match=r"study\.lock cannot be locked"):
+        StudyLock(tmp_path, "s")

@@ -121,3 +121,24 @@ def test_a_study_without_trials_has_a_page() -> None:
     view = overview(rows=[])
     assert view.metrics() == {"trials/all": 0.0}
     assert "No winner yet" in view.note()
+
+
+def test_the_parent_run_has_the_means_that_the_report_has() -> None:
+    summary = {
+        "winner": {"trial": 1, "value": 810.0, "metrics": {"throughput/output": 810.0, "latency/ttft_p99": 90.0}},
+        "baseline": {"trial": 0, "value": 502.5, "metrics": {"throughput/output": 502.5}},
+    }
+    found = overview(summary).metrics()
+    assert (found["best/objective"], found["baseline/objective"]) == (810.0, 502.5)
+    assert (found["best/throughput/output"], found["baseline/throughput/output"]) == (810.0, 502.5)
+    assert found["best/latency/ttft_p99"] == 90.0
+    assert found["best/accuracy/score"] == 0.6
+    alone = overview({"winner": None, "baseline": summary["baseline"]}).metrics()
+    assert (alone["best/objective"], alone["best/throughput/output"]) == (502.5, 502.5)
+
+
+def test_a_replays_estimate_is_named_and_has_no_interval() -> None:
+    judgement = {"verdict": "better", "gain": 1.33, "low": None, "high": None, "basis": "starts", "estimated": True}
+    view = overview({"winner": {"trial": 1}, "judgement": judgement})
+    assert "is **+133.0%** against vLLM's default by the replay's estimate, not measured. Verdict" in view.note()
+    assert "gain/low" not in view.metrics()
