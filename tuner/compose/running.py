@@ -58,7 +58,6 @@ def run_study(options: Options) -> None:
     directory = places.study(name)
     check_writable(places.root)
     check_writable(directory)
-    _same_source(directory, options)
     objective, limits = options.parsed_objective, options.parsed_limits
     info = StudyInfo(
         name=name,
@@ -73,6 +72,8 @@ def run_study(options: Options) -> None:
         further=options.further_objectives,
     )
     with ExitStack() as stack:
+        stack.enter_context(_study_locked(places, name))
+        _same_source(directory, options)
         stack.enter_context(_devices_locked(options, prepared.devices, name))
         optimizer = OptunaOptimizer(
             plan.space,
@@ -258,6 +259,23 @@ def _runner(options: Options, prepared: Prepared, directory: Path, view: Observe
         quality=QualitySuite(allowed_drop=options.max_drop, tasks=options.lm_eval, question_files=options.questions),
         objective=objective,
     )
+
+
+@contextmanager
+def _study_locked(places: Places, name: str) -> Iterator[None]:
+    """One process per study; on a database server several runners are meant, each with trials of its own."""
+    from tuner.serving.locks import StudyLock  # noqa: PLC0415
+
+    if places.storage.startswith(("postgres", "mysql")):
+        yield
+        return
+    file = Path(places.storage.rpartition(":///")[2].partition("?")[0]).absolute()
+    shared = places.storage != "memory://" and file.parent != places.root and file.parent.is_dir()
+    lock = StudyLock(places.study(name), name, storage=file if shared else None)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @contextmanager
