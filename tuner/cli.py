@@ -96,7 +96,12 @@ def tune(
         int | None, typer.Option("--trials", help="Launch at most so many servers in this run; failed ones count.")
     ] = None,
     budget: Annotated[
-        str | None, typer.Option("--budget", help="Wall time such as 30m or 2h. Default: 2h, or what --trials takes.")
+        str | None,
+        typer.Option(
+            "--budget",
+            help="Wall time of the study: 90s, 30m, 2h, 1h30m; a plain number means seconds. "
+            "Default: 2h, or what --trials takes.",
+        ),
     ] = None,
     objective: Annotated[
         list[str] | None,
@@ -369,12 +374,18 @@ def check(
     hardware: Annotated[str | None, typer.Option("--hardware", help="Profile the space is laid over.")] = None,
     model: Annotated[str | None, typer.Option("--model", help="Model folder or hub id.")] = None,
     as_json: JsonOption = False,
+    trial_command: Annotated[
+        str | None,
+        typer.Option(
+            "--trial-command", help="What will measure instead of vLLM: flags are not compared with vLLM's parser."
+        ),
+    ] = None,
 ) -> None:
     """Check a space file: errors with their lines, its size, and how much of it can start."""
     from tuner import compose  # noqa: PLC0415
 
     _end_with_the_pipe()
-    raise typer.Exit(compose.check_file(file, hardware, model, as_json=as_json))
+    raise typer.Exit(compose.check_file(file, hardware, model, trial_command=trial_command, as_json=as_json))
 
 
 def _end_with_the_pipe() -> None:

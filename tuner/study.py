@@ -25,7 +25,7 @@ from tuner.model.patience import hopeless
 from tuner.model.projection import value_of
 from tuner.model.records import from_record, to_record
 from tuner.model.summary import summarise
-from tuner.model.targets import short_name
+from tuner.model.targets import duration, short_name
 from tuner.ports import (
     Observer,
     Optimizer,
@@ -377,7 +377,7 @@ class Study:
             typical = self._history.typical_seconds()
             reserve = typical * self._reserve(int(self.budget.seconds / typical)) if typical else 0.0
             if self._elapsed() + reserve + typical > self.budget.seconds:
-                return f"the budget of {_duration(self.budget.seconds)} is spent"
+                return f"the budget of {duration(self.budget.seconds)} is spent"
         with self._account.timed("search"):
             gain = self.optimizer.expected_gain()
         if gain is not None and gain < self.budget.min_gain:
@@ -463,16 +463,6 @@ class Study:
 
 def _counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def _duration(seconds: float) -> str:
-    """A bound on time as people set it: ``90 s``, ``30 min``, ``2 h 30 min``."""
-    if seconds < 100:
-        return f"{seconds:.3g} s"
-    hours, minutes = divmod(round(seconds / 60), 60)
-    if hours < 2:
-        return f"{60 * hours + minutes} min"
-    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
 
 
 def _fresh_seed(seed: int, study: str, number: int, attempt: int) -> int:

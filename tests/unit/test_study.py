@@ -24,7 +24,7 @@ from tuner.model.measurement import Estimate, Measurement, PointResult, QualityR
 from tuner.model.outcome import Blame, Failure, Outcome, Status
 from tuner.model.workload import Limit, LoadPoint, Objective, Workload
 from tuner.ports import Past, Progress, StudyInfo, Suggestion, TrialContext
-from tuner.study import Budget, Study, _duration
+from tuner.study import Budget, Study
 
 
 @dataclass
@@ -400,7 +400,7 @@ def test_the_time_budget_keeps_room_for_confirmation(tmp_path: Path, monkeypatch
     monkeypatch.setattr("tuner.account.time.monotonic", lambda: 10.0 * len(runner.ran) + next(clock) * 1e-6)
     study, _, optimizer, _ = _study(tmp_path, runner=runner, budget=Budget(seconds=125.0))
     result = study.run()
-    assert "budget of 2 min" in result.reason
+    assert "budget of 125 s" in result.reason
     assert [p.origin for p in optimizer.told][-4:] == ["confirm"] * 4
     assert len(runner.ran) == 12
 
@@ -451,14 +451,6 @@ def runner_outcome(like: Outcome, candidate: Candidate, value: float, ttft: floa
     estimate = Estimate(value=value, low=value, high=value, samples=(value, value))
     measurement = Measurement(metrics={"throughput/output": value, "latency/ttft_p99": ttft}, objective=estimate)
     return replace(like, candidate=candidate, objective=value, measurement=measurement)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.5, "0.5 s"), (45, "45 s"), (125, "2 min"), (5400, "90 min"), (7200, "2 h"), (9000, "2 h 30 min")],
-)
-def test_a_bound_on_time_reads_as_it_was_set(seconds: float, text: str) -> None:
-    assert _duration(seconds) == text
 
 
 def test_one_earlier_trial_is_one(tmp_path: Path) -> None:

@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Any
 from tuner.compose.options import Options
 from tuner.errors import InputError
 from tuner.model.json import Json
-from tuner.model.targets import counted, figure, metric_unit, short_name
+from tuner.model.targets import counted, duration, figure, is_usual, metric_unit, short_name
 from tuner.model.workload import Limit, LoadPoint, Objective, Workload
 
 if TYPE_CHECKING:
+    from tuner.model.hardware import Hardware
     from tuner.spaces import Plan
 
-__all__ = ["about_lines", "about_values", "check_inputs"]
+__all__ = ["about_lines", "about_values", "budget_line", "check_inputs", "doubts"]
+
+_OF_GPUS = frozenset({"cost/joules_per_mtok", "gpu/power_w"})
+"""Metrics that only the counters of GPUs give."""
 
 
 def check_inputs(options: Options, plan: Plan) -> None:
@@ -22,7 +26,8 @@ def check_inputs(options: Options, plan: Plan) -> None:
 
     Raises:
         InputError: a question file, an lm-eval task or the replayed table is not there or not what it should be, or
-            the workload wants a chat template that the model does not have.
+            the workload wants a chat template that the model does not have, or goodput is asked for without a limit
+            that says which requests are good.
     """
     if options.replay is not None:
         from tuner.serving.replay import ReplayRunner  # noqa: PLC0415
@@ -30,12 +35,51 @@ def check_inputs(options: Options, plan: Plan) -> None:
         ReplayRunner(options.replay, objective=options.parsed_objective, hardware=plan.hardware)
     if options.trial_command is not None or options.replay is not None:
         return
+    _check_goodput(options)
     _check_template(plan)
     if not options.check_quality:
         return
     from tuner.quality import QualitySuite  # noqa: PLC0415
 
     QualitySuite(allowed_drop=options.max_drop, tasks=options.lm_eval, question_files=options.questions)
+
+
+def _check_goodput(options: Options) -> None:
+    """Goodput counts the requests that keep every limit: the load generator has none to count without one."""
+    from tuner.measuring.bench import goodput_limits  # noqa: PLC0415
+
+    if "throughput/goodput" in _asked(options) and not goodput_limits(options.parsed_limits):
+        raise InputError(
+            "goodput counts the requests that keep a latency, and none is given; add an upper --limit on ttft, tpot or "
+            "e2e, such as --limit ttft_p99=500ms"
+        )
+
+
+def doubts(options: Options, hardware: Hardware) -> list[str]:
+    """What is allowed and probably not meant, one sentence each."""
+    said = []
+    for text, limit in zip(options.limits, options.parsed_limits, strict=True):
+        if not is_usual(limit):
+            side, good = ("at most", "more") if limit.at_most else ("at least", "less")
+            bound = f"{side} {figure(limit.bound, metric_unit(limit.metric))}"
+            other = ">=" if limit.at_most else "<="
+            said.append(
+                f"--limit {text!r} demands {bound} of {short_name(limit.metric)}, of which {good} is better; "
+                f"probably {other} is meant"
+            )
+    if hardware.platform != "cpu" or options.trial_command is not None or options.replay is not None:
+        return said
+    return said + [
+        f"{short_name(metric)} is read from the counters of GPUs, and {hardware.name} is a CPU profile: no trial will "
+        "report it, so none can be judged by it"
+        for metric in sorted(_OF_GPUS & _asked(options))
+    ]
+
+
+def _asked(options: Options) -> set[str]:
+    """Every metric that the study is judged by."""
+    objectives = {objective.metric for objective in (options.parsed_objective, *options.further_objectives)}
+    return objectives | {limit.metric for limit in options.parsed_limits}
 
 
 def _check_template(plan: Plan) -> None:
@@ -58,6 +102,7 @@ def about_values(options: Options, workload: Workload) -> dict[str, Any]:
     return {
         "objective": {"metric": objective.metric, "maximize": objective.maximize, "unit": objective.unit},
         "further": [{"metric": x.metric, "maximize": x.maximize, "unit": x.unit} for x in options.further_objectives],
+        "budget": {"seconds": options.budget_seconds, "trials": options.trials},
         "limits": [{"metric": x.metric, "bound": x.bound, "at_most": x.at_most} for x in options.parsed_limits],
         "traffic": {
             "source": workload.source,
@@ -88,9 +133,19 @@ def about_lines(options: Options, workload: Workload) -> list[str]:
     return [
         f"objective{'s' * (len(objectives) > 1)}: {'; '.join(_objective(objective) for objective in objectives)}",
         f"limits: {_limits(options.parsed_limits)}",
+        budget_line(options),
         f"traffic: {workload.source}{origin} to the {workload.endpoint} endpoint, {sizes}; {loads}",
         f"accuracy: {_accuracy(options)}",
     ]
+
+
+def budget_line(options: Options) -> str:
+    """What bounds the study, with units: ``budget: 10 s``."""
+    bounds = [] if options.trials is None else [counted(options.trials, "trial")]
+    seconds = options.budget_seconds
+    if seconds is not None:
+        bounds.append(duration(seconds) + " (the default)" * (options.budget is None))
+    return f"budget: {' or '.join(bounds)}{', whichever comes first' * (len(bounds) > 1)}"
 
 
 def _objective(objective: Objective) -> str:

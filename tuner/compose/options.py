@@ -243,16 +243,24 @@ class Options:
     def places(self) -> Places:
         return Places.of(self.directory, self.storage, self.tracking_uri)
 
-    def study_name(self, model: str, workload: str) -> str:
-        """The study's name: as given, or made of what it tunes."""
+    def study_name(self, model: str, workload: str, profile: str = "") -> str:
+        """The study's name: as given, or made of what it tunes.
+
+        Args:
+            profile: the hardware profile's own name, which stands for the path of a profile file.
+        """
         if self.study is not None:
             return self.study
-        parts = [self.hardware, Path(model).name, workload]
+        hardware = self.hardware
+        if hardware.endswith((".yaml", ".yml")):
+            hardware = profile or Path(hardware).stem
+        parts = [hardware, Path(model).name, workload]
         if self.objective != "throughput" or self.further:
             parts.append("-".join((self.objective, *self.further)).replace("/", "-"))
         if self.replay is not None or self.trial_command is not None:
             parts.append("replay" if self.replay is not None else "external")
-        return re.sub(r"[^A-Za-z0-9._@+-]+", "-", "_".join(parts))[:128]
+        # As --study demands, a name begins with a letter or digit: one with a dot would be a hidden folder.
+        return re.sub(r"[^A-Za-z0-9._@+-]+", "-", "_".join(parts)).lstrip("._@+-")[:128]
 
 
 def _argument_value(name: str, text: str) -> Json:

@@ -6,14 +6,14 @@ import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tuner.compose.echo import about_lines, about_values, check_inputs
-from tuner.compose.options import Options, check_file_exists
+from tuner.compose.echo import about_lines, about_values, check_inputs, doubts
+from tuner.compose.options import Options, check_file_exists, split_command
 from tuner.errors import InputError
-from tuner.model.candidate import Candidate, Exclusion
+from tuner.model.candidate import Candidate, Exclusion, render_flags
 from tuner.model.json import Scalar
 from tuner.model.secrets import mask, mask_environment
 from tuner.model.serve_config import serve_command
@@ -74,6 +74,7 @@ def make_plan(options: Options, *, need_machine: bool) -> Prepared:
         arguments=options.extra_arguments,
         environment=options.extra_environment,
     )
+    plan = replace(plan, notes=(*plan.notes, *doubts(options, plan.hardware)))
     taken = devices(plan.hardware.count) if plan.hardware.platform != "cpu" and need_machine else ()
     return Prepared(plan=plan, flags=flags, devices=taken)
 
@@ -134,8 +135,18 @@ def command_of(candidate: Candidate, model: str) -> str:
     return " ".join([*environment, mask(serve_command(candidate, model))])
 
 
+def _flags_of(candidate: Candidate) -> str:
+    """What a trial command gets of a candidate, as it would be typed: no ``vllm serve``, the program knows its own."""
+    environment = [f"{name}={shlex.quote(value)}" for name, value in mask_environment(candidate.environment).items()]
+    model = f"  # model: {candidate.checkpoint}" if candidate.checkpoint else ""
+    return (" ".join([*environment, mask(shlex.join(render_flags(candidate)))]) + model).strip()
+
+
 def dry_run(options: Options) -> None:
-    """Print the baseline and the first candidates as complete commands, and why others were excluded."""
+    """Print the baseline and the first candidates as complete commands, and why others were excluded.
+
+    Where a trial command measures, the flags that it gets stand in place of commands.
+    """
     plan = make_plan(options, need_machine=False).plan
     check_inputs(options, plan)
     planner = plan.planner
@@ -151,7 +162,7 @@ def dry_run(options: Options) -> None:
     dry = _Dry(
         options=options,
         plan=plan,
-        rows=[_described(candidate, plan.model.name, reason) for candidate, reason in rows],
+        rows=[_described(candidate, plan.model.name, reason, options) for candidate, reason in rows],
         sampled=survey.sampled,
         feasible=round(survey.sampled * survey.share),
         excluded=excluded,
@@ -204,23 +215,30 @@ class _Dry:
         console.print(f"[bold]{plan.model.name}[/] on [bold]{plan.hardware.name}[/], workload {plan.workload.name}")
         for line in about_lines(self.options, plan.workload):
             console.print(line, highlight=False, soft_wrap=True, markup=False)
+        external = self.options.trial_command is not None
+        if external:
+            console.print("the trial command gets these flags (candidate.flags), one candidate a call", highlight=False)
         for row in self.rows:
             console.print(f"\n[bold]# {row.origin}[/]", highlight=False)
             if row.blocked:
-                console.print(f"[red]# cannot start: {row.blocked}[/]", highlight=False, soft_wrap=True)
-            console.print(row.command, soft_wrap=True, highlight=False, markup=False)
-        console.print(f"\n{self.feasible} of {self.sampled} sampled candidates can start", highlight=False)
+                said = "never measured" if external else "cannot start"
+                console.print(f"[red]# {said}: {row.blocked}[/]", highlight=False, soft_wrap=True)
+            console.print(
+                row.command or "(no flags: the program's own defaults)", soft_wrap=True, highlight=False, markup=False
+            )
+        able = "may be measured" if external else "can start"
+        console.print(f"\n{self.feasible} of {self.sampled} sampled candidates {able}", highlight=False)
         for rule, entry in self.excluded.items():
             console.print(f"{entry.count:>5} × {rule}: {entry.reason}", highlight=False, soft_wrap=True, markup=False)
         for note in plan.notes:
             console.print(f"· {note}", style="cyan", highlight=False, soft_wrap=True, markup=False)
 
 
-def _described(candidate: Candidate, model: str, blocked: Exclusion | None) -> _Row:
+def _described(candidate: Candidate, model: str, blocked: Exclusion | None, options: Options) -> _Row:
     return _Row(
         candidate.origin,
         dict(candidate.assignment),
-        command_of(candidate, model),
+        command_of(candidate, model) if options.trial_command is None else _flags_of(candidate),
         None if blocked is None else blocked.reason,
     )
 
@@ -259,16 +277,22 @@ def show_space(name: str, model: str | None, workload: str | None, *, as_json: b
         spaces.print_plan(plan, _console())
 
 
-def check_file(file: Path, hardware: str | None, model: str | None, *, as_json: bool) -> int:
-    """Check a space file; exit code 0 if it can be used, 2 if not."""
+def check_file(
+    file: Path, hardware: str | None, model: str | None, *, trial_command: str | None = None, as_json: bool
+) -> int:
+    """Check a space file; exit code 0 if it can be used, 2 if not.
+
+    With a trial command flags are left unchecked, as in a study of that command.
+    """
     from tuner import spaces  # noqa: PLC0415
 
     check_file_exists(file)
-    try:
-        flags: VllmFlags | None = spaces.VllmFlags.from_python((sys.executable,))
-    except InputError:
-        flags = spaces.VllmFlags.known()
-    found = spaces.check_space(file, hardware=hardware, model=_model(model), flags=flags)
+    if trial_command is not None:
+        split_command("--trial-command", trial_command)
+    flags = _flags(Options(hardware=hardware or "cpu", trial_command=trial_command), needed=False)
+    found = spaces.check_space(
+        file, hardware=hardware, model=_model(model), flags=flags, external=trial_command is not None
+    )
     if as_json:
         sys.stdout.write(json.dumps(found.document(), indent=1) + "\n")
     else:

@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.compose.echo import check_inputs
+from tuner.compose.echo import budget_line, check_inputs
 from tuner.compose.options import Options, Places, check_writable, split_command
 from tuner.compose.planning import Prepared, make_plan
 from tuner.errors import InputError
@@ -54,7 +54,7 @@ def run_study(options: Options) -> None:
         raise InputError(f"{plan.model.name} on {plan.hardware.name} cannot start: {blocked.reason}")
     check_inputs(options, plan)
     places = options.places
-    name = options.study_name(plan.model.name, plan.workload.name)
+    name = options.study_name(plan.model.name, plan.workload.name, plan.profile)
     directory = places.study(name)
     check_writable(places.root)
     check_writable(directory)
@@ -104,7 +104,7 @@ def run_study(options: Options) -> None:
                 quiet=options.as_json,
             )
         )
-        for note in (*plan.notes, optimizer.warm_start_note):
+        for note in (budget_line(options), *plan.notes, optimizer.warm_start_note):
             if note:
                 view.message(note)
         tracker = MlflowTracker(places.tracking_uri, spool=directory / "spool", notify=view.message)

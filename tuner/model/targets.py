@@ -10,7 +10,9 @@ from tuner.model.workload import Limit, Objective
 __all__ = [
     "METRICS",
     "counted",
+    "duration",
     "figure",
+    "is_usual",
     "metric_unit",
     "parse_duration",
     "parse_limit",
@@ -119,6 +121,21 @@ def parse_duration(text: str) -> float:
     if not 0 < total < 1e9:
         raise ValueError(f"duration {text!r}: must be more than nothing and less than 30 years")
     return total
+
+
+def duration(seconds: float) -> str:
+    """A bound on time as people set it: ``90 s``, ``30 min``, ``2 h 30 min``."""
+    if seconds < 100 or (seconds < 600 and seconds % 60):
+        return f"{seconds:.3g} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    if hours < 2:
+        return f"{60 * hours + minutes} min"
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+
+
+def is_usual(limit: Limit) -> bool:
+    """Whether a limit bounds the side that is bad: latencies and costs from above, throughput from below."""
+    return limit.at_most != _metric(limit.metric)[1]
 
 
 def _scale(text: str, metric: str, unit: str) -> float:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tuner.errors import InputError
 from tuner.model.json import Json
 from tuner.model.space import Choice, Parameter, Space
+from tuner.model.targets import counted
 from tuner.spaces.loader import Library
 from tuner.spaces.plan import Plan, open_plan
 from tuner.spaces.planner import Survey
@@ -35,6 +36,7 @@ class CheckReport:
         profile, model, workload: what it was checked for.
         size: configurations without the conditions (infinite where a float varies freely), None if it has errors.
         survey: what random candidates of it are worth.
+        external: a trial command is to measure them.
     """
 
     path: Path
@@ -46,6 +48,7 @@ class CheckReport:
     size: float | None = None
     survey: Survey | None = None
     notes: tuple[str, ...] = field(default_factory=tuple)
+    external: bool = False
 
     @property
     def ok(self) -> bool:
@@ -88,7 +91,8 @@ class CheckReport:
             else f"{self.size:.1e}"
         )
         yield f"{self.path}: {size} configurations for {self.model} on {self.profile}, workload {self.workload}"
-        yield f"{self.survey.share:.0%} of {self.survey.sampled} random ones can start"
+        able = "may be measured" if self.external else "can start"
+        yield f"{self.survey.share:.0%} of {self.survey.sampled} random ones {able}"
         for rule, (count, reason) in self.survey.excluded.items():
             yield f"  {count:>4} x {rule}: {reason}"
 
@@ -105,6 +109,7 @@ def check_space(
     model: str | None = None,
     workload: str | None = None,
     flags: VllmFlags | None = None,
+    external: bool = False,
     samples: int = 300,
     library: Library | None = None,
 ) -> CheckReport:
@@ -114,7 +119,9 @@ def check_space(
         hardware: the profile to lay it over; left away, the file's own (if it is a profile or extends one), else
             ``cpu``, the profile of every machine.
         flags: the flags of the vLLM that will serve; None leaves them unchecked.
+        external: a trial command measures, not vLLM: flags are the command's own business, and left unchecked.
     """
+    flags = None if external else flags
     library = library or Library()
     notes: tuple[str, ...] = ()
     try:
@@ -140,8 +147,29 @@ def check_space(
         workload=plan.workload.name,
         size=size_of(plan.space),
         survey=survey,
-        notes=(*notes, *plan.notes),
+        external=external,
+        notes=(*notes, *plan.notes, *(_foreign(plan, path, library) if flags is not None and not layers else ())),
     )
+
+
+def _foreign(plan: Plan, path: Path, library: Library) -> Iterator[str]:
+    """Said of a profile for another engine: none of its own parameters is one that vLLM knows.
+
+    Read from the notes, as only there it shows why a parameter is gone: `if` and one-value ranges take some too.
+    """
+    mine = [root.get("parameters") for root in library.chain(path) if not library.ships(root)]
+    own = {name for section in mine if section is not None for name, item in section.mapping.items() if item.value}
+    unknown = {
+        name
+        for name in own
+        for note in plan.notes
+        if note.startswith(f"{name} is not searched: ") and "unknown to vLLM" in note
+    }
+    if own and own == unknown:
+        yield (
+            f"vLLM knows none of the {counted(len(own), 'parameter')} of this profile; if another engine is meant, "
+            "with --trial-command COMMAND they are searched (tune check takes that option too)"
+        )
 
 
 def _profile(path: Path, asked: str | None, library: Library) -> tuple[str, list[Path]]:

@@ -31,6 +31,7 @@ _INTERMEDIATE = ("intermediate_size", "n_inner", "ffn_hidden_size", "intermediat
 _EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts", "num_moe_experts")
 _TOP_K = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "moe_top_k", "moe_k")
 _MOE_INTERMEDIATE = ("moe_intermediate_size", "moe_ffn_hidden_size", "expert_ffn_hidden_size")
+_SHAPE = ("layers", "hidden", "heads", "kv_heads", "head_dim", "vocab", "max_position")
 _MTP = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", "n_predict")
 _EXTRA = (
     "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "n_shared_experts",
@@ -72,7 +73,8 @@ def model_facts(
         return _from_catalogue(name, known, family)
     raise InputError(
         f"model {name!r}: no such folder, not in the Hugging Face cache, and no overlay carries its facts; give a "
-        f"folder with config.json, fetch it first (hf download {name}), or add it under `facts:` of an overlay"
+        f"folder with config.json, fetch it first (hf download {name}), or add it under `facts:` of an overlay or of "
+        f"your own file, with {', '.join(_SHAPE)}"
     )
 
 
@@ -146,10 +148,7 @@ def _from_catalogue(name: str, known: Mapping[str, object], family: str) -> Mode
         raise InputError(f"facts of {name!r}: unknown key {unknown[0]!r}; known keys are {', '.join(sorted(fields))}")
     values: dict[str, object] = {"weight_bytes": 0.0, "source": f"overlay {family}", **known}
     values.update(name=name, family=family)
-    for key in ("layers", "hidden", "heads", "kv_heads", "head_dim", "vocab", "max_position"):
-        value = values.get(key)
-        if not _is_number(value) or float(str(value)) < 1:
-            raise InputError(f"facts of {name!r}: {key} must be a whole number above 0, not {value!r}")
+    _check_shape(name, values)
     for key in ("kv_bytes_per_token", "extra"):
         if not isinstance(values.get(key, {}), Mapping):
             raise InputError(f"facts of {name!r}: {key} must be a mapping")
@@ -157,6 +156,19 @@ def _from_catalogue(name: str, known: Mapping[str, object], family: str) -> Mode
         raise InputError(f"facts of {name!r}: weight_bytes must be a number of bytes, not {values['weight_bytes']!r}")
     values["weight_bytes"] = float(str(values["weight_bytes"]))
     return _completed(ModelFacts(**values))  # type: ignore[arg-type]  # the keys and kinds were checked above
+
+
+def _check_shape(name: str, values: Mapping[str, object]) -> None:
+    """Every size of the shape is there and a number: all that is missing or wrong is said at once."""
+    missing = [key for key in _SHAPE if values.get(key) is None]
+    wrong = [
+        f"{key} must be a whole number above 0, not {values[key]!r}"
+        for key in _SHAPE
+        if key not in missing and (not _is_number(values[key]) or float(str(values[key])) < 1)
+    ]
+    problems = [f"needs {', '.join(missing)} (whole numbers above 0)"] * bool(missing) + wrong
+    if problems:
+        raise InputError(f"facts of {name!r}: {'; '.join(problems)}")
 
 
 def _completed(facts: ModelFacts) -> ModelFacts:

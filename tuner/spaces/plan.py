@@ -149,7 +149,12 @@ def open_plan(
 
     overlays = library.overlays()
     catalogue = facts_catalogue({**overlays, **{f"{root.file} {n}": root for n, root in enumerate(mine)}})
-    facts, overlay, layers = _model_layers(library, model or _text(first, "model"), seen, overlays, catalogue)
+    try:
+        facts, overlay, layers = _model_layers(library, model or _text(first, "model"), seen, overlays, catalogue)
+    except SpaceError:
+        raise
+    except InputError as error:
+        raise _with_hardware(error, first) from None
     traffic, layer = _workload(library, merge(base).root, first, workload, seen)
     own = [*users, *([given] if given else [])]
     merged = merge([*base, *layers, *layer], own)
@@ -207,6 +212,18 @@ def open_plan(
         overlay=overlay or "",
         notes=tuple(notes),
     )
+
+
+def _with_hardware(error: InputError, first: Located) -> InputError:
+    """What is wrong with the model, and in the same message what the hardware section lacks.
+
+    Who writes a profile for an engine of their own is told once what it needs, not fact by fact.
+    """
+    try:
+        hardware_from(first, "")
+    except SpaceError as lacking:
+        return InputError(f"{error}; and {lacking}")
+    return error
 
 
 def _names(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tuner.compose.options import Options
-from tuner.compose.planning import _need_values
+from tuner.compose.planning import _need_values, check_file, dry_run
 from tuner.errors import InputError
 from tuner.spaces import VllmFlags
 
@@ -30,3 +34,54 @@ def test_a_flag_that_is_no_switch_needs_its_value(text: str, message: str) -> No
 @pytest.mark.parametrize("text", ["enforce-eager", "load-format=dummy", "unknown-flag", "max-num-seqs="])
 def test_switches_and_values_pass(text: str) -> None:
     _need_values(Options(hardware="h200", arguments=(text,)), FLAGS)
+
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "other_engine.yaml"
+COMMAND = f"{sys.executable} my_engine.py"
+
+
+def test_the_example_of_another_engine_passes_with_a_trial_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert check_file(EXAMPLE, None, None, trial_command=COMMAND, as_json=True) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["errors"] == document["warnings"] == document["notes"] == []
+    assert document["size"] == 512 * 3 * 3 * 2 * 6
+    assert document["feasible_share"] > 0.9
+
+
+def test_without_the_command_the_check_says_what_searches_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert check_file(EXAMPLE, None, None, as_json=True) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["size"] == 1
+    assert document["notes"][-1].startswith(
+        "vLLM knows none of the 5 parameters of this profile; if another engine is meant, with --trial-command"
+    )
+
+
+def test_a_check_refuses_a_command_that_is_not_there() -> None:
+    with pytest.raises(InputError, match="no program 'no-such-program-here'"):
+        check_file(EXAMPLE, None, None, trial_command="no-such-program-here", as_json=True)
+
+
+def test_a_dry_run_for_another_engine_shows_flags_and_no_server(capsys: pytest.CaptureFixture[str]) -> None:
+    options = Options(hardware=str(EXAMPLE), trial_command=COMMAND, budget="10")
+    dry_run(options)
+    text = capsys.readouterr().out
+    assert "vllm serve" not in text
+    assert "can start" not in text
+    assert "budget: 10 s\n" in text
+    assert "# baseline\n(no flags: the program's own defaults)\n" in text
+    assert "# start:small\n--batch 8 --kv q8\n" in text
+    assert "sampled candidates may be measured" in text
+
+    dry_run(replace(options, as_json=True, limits=("ttft_p99>=5s",)))
+    document = json.loads(capsys.readouterr().out)
+    assert document["baseline"]["command"] == ""
+    searched = document["candidates"][1:]
+    assert all(item["assignment"].keys() >= {"batch", "threads", "kv", "graph"} for item in searched)
+    assert document["notes"][-1].endswith("probably <= is meant")
+
+
+def test_the_page_about_trial_commands_holds_the_example() -> None:
+    page = (EXAMPLE.parents[1] / "docs" / "TRIAL_COMMAND.md").read_text(encoding="utf-8")
+    text = EXAMPLE.read_text(encoding="utf-8")
+    assert f"```yaml\n{text[text.index('schema: 1') :]}```" in page

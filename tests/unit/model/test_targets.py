@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.model.targets import figure, metric_unit, parse_duration, parse_limit, parse_objective, short_name
+from tuner.model.targets import (
+    duration,
+    figure,
+    is_usual,
+    metric_unit,
+    parse_duration,
+    parse_limit,
+    parse_objective,
+    short_name,
+)
 
 
 @pytest.mark.parametrize(
@@ -83,3 +92,22 @@ def test_any_text_is_read_or_refused_with_a_reason(text: str) -> None:
     for parse in (parse_duration, parse_limit, parse_objective):
         with contextlib.suppress(ValueError):
             assert parse(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.5, "0.5 s"), (45, "45 s"), (120, "2 min"), (150, "150 s"), (1250, "21 min"), (5400, "90 min"),
+        (7200, "2 h"), (9000, "2 h 30 min"),
+    ],
+)  # fmt: skip
+def test_a_bound_on_time_reads_as_it_was_set(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "usual"),
+    [("ttft_p99<=1s", True), ("ttft_p99>=1s", False), ("throughput>=9", True), ("throughput<=9", False)],
+)
+def test_which_side_of_a_metric_is_bad(text: str, usual: bool) -> None:
+    assert is_usual(parse_limit(text)) is usual

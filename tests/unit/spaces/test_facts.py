@@ -168,7 +168,10 @@ def test_overlay_facts_serve_where_nothing_is_at_hand(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("known", "says"),
     [
-        ({"layers": 2}, "hidden must be a whole number"),
+        (
+            {"layers": 2, "kv_heads": 0},
+            r"needs hidden, heads, head_dim, vocab, max_position \(.*\); kv_heads must be .*, not 0$",
+        ),
         ({"layers": 2, "colour": "red"}, "unknown key 'colour'"),
         ({"layers": "two"}, "layers must be a whole number"),
     ],

@@ -165,3 +165,22 @@ def test_description_is_plain_data(plan: Plan) -> None:
     assert (
         rules[0]["reason"] == "max_num_batched_tokens ({max_num_batched_tokens}) is below max_num_seqs ({max_num_seqs})"
     )  # type: ignore[index, call-overload]
+
+
+@pytest.mark.parametrize(
+    ("facts", "says"),
+    [
+        ("", "under `facts:` of an overlay or of your own file, with layers, hidden, heads, kv_heads, head_dim, vocab"),
+        ("facts: {my/sim: {layers: 2, heads: 4}}\n", "needs hidden, kv_heads, head_dim, vocab, max_position (whole"),
+    ],
+)
+def test_a_new_profile_is_told_all_that_it_lacks_at_once(
+    facts: str, says: str, library: Library, space_file: Callable[..., Path]
+) -> None:
+    path = space_file(
+        f"name: sim\nhardware: {{platform: cpu, device: d}}\nmodel: my/sim\nworkload: short\n{facts}", "sim.yaml"
+    )
+    with pytest.raises(InputError) as error:
+        open_plan(str(path), library=library)
+    assert says in str(error.value)
+    assert str(error.value).endswith("hardware: needs memory_gib, bandwidth_gb_s")
