@@ -14,6 +14,7 @@ import typer
 from tuner import __version__
 from tuner.errors import InputError, TunerError
 from tuner.interrupts import interrupts
+from tuner.streams import STDOUT, drop_output, finish_output, prepare_streams, say_error
 
 __all__ = ["app", "main"]
 
@@ -403,9 +404,11 @@ def main() -> None:
     """Entry point: one line and an exit code for what a person can mend, 130 after an interrupt."""
     # What a study writes is its owner's: logs and stores can hold prompts.
     os.umask(0o077)
+    prepare_streams()
     interrupts.install()
     try:
         code: Any = app(standalone_mode=False)
+        finish_output()
         if code == _INTERRUPTED:
             # Typer turns an interrupt into an exit code of its own.
             raise KeyboardInterrupt  # noqa: TRY301 - one place says how to go on
@@ -416,9 +419,12 @@ def main() -> None:
     except typer.Exit as ended:
         sys.exit(ended.exit_code)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         sys.exit(_BROKEN_PIPE)
     except OSError as error:
+        if error.filename == STDOUT:
+            drop_output()
+            _fail(f"{STDOUT}: {error.strerror}; send it to a place that takes it (studies and files are kept)", 1)
         if error.errno not in _FULL_OR_FORBIDDEN:
             raise
         where = f"{error.filename}: " if error.filename else ""
@@ -448,9 +454,7 @@ def _fail(message: str, code: int) -> NoReturn:
     from tuner.model.secrets import mask  # noqa: PLC0415
 
     line = mask(" ".join(message.split()))
-    sys.stderr.write(f"tune: {line}\n")
-    if "--json" in sys.argv[1:]:
-        sys.stdout.write(json.dumps({"error": line, "exit_code": code}) + "\n")
+    say_error(f"tune: {line}", json.dumps({"error": line, "exit_code": code}) if "--json" in sys.argv[1:] else None)
     sys.exit(code)
 
 

@@ -6,12 +6,9 @@ was measured: keys that a parser drops in silence are known (``x: false`` is one
 
 from __future__ import annotations
 
-import os
 import re
-import secrets
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,8 +16,9 @@ from pathlib import Path
 import yaml
 
 from tuner import __version__
-from tuner.errors import InputError, RunError
+from tuner.errors import InputError, RunError, TunerError
 from tuner.model.candidate import Candidate
+from tuner.model.files import draft_beside, target_of, write_draft
 from tuner.model.history import Contender, History, Judgement, Trial
 from tuner.model.intervals import gain_interval
 from tuner.model.json import Json, canonical, finite
@@ -83,11 +81,11 @@ def export_winner(
         RunError: nothing was measured on vLLM here (replay, external), or the parser reads something else than what
             was measured.
     """
-    _refuse_what_was_not_measured(about, force=force)
+    _refuse_a_replay(about)
     model = about.get("model")
     if not isinstance(model, str) or not model:
         raise InputError("the study does not say which model it measured; run it again with this version")
-    place = _place(output)
+    place, env = _places(output)
     settings, notes = _settings(candidate, model)
     environment, hidden = _environment(candidate)
     notes += [f"{name} looks like a secret and is not exported: set it where you serve" for name in hidden]
@@ -98,25 +96,19 @@ def export_winner(
     facts = [f"Best at:   {purpose}"] if purpose else []
     facts += _facts(candidate, about, history, contender, judgement)
     body = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=1000)
-    with _unfinished(place) as draft:
-        _write(draft, body)
-        if reader is not None:
-            wrong = differences(settings, reader(draft))
-            if wrong:
-                raise RunError(f"{output}: not written, as vLLM's parser reads it differently: {'; '.join(wrong)}")
-            version = _text(_mapping(about, "versions"), "vllm")
-            # A study that a command measured does not know its vLLM; the parser is that of the vLLM beside us.
-            whose = f"vLLM {version}" if version not in ("", "unknown") else "the vLLM installed beside tune"
-            facts.append(f"read back by the parser of {whose}: it means what was measured")
-        else:
-            facts.append("NOT read back by vLLM's parser")
-            notes.append("the file was not read back by vLLM's parser")
-        _write(draft, render(facts, environment, hidden, body, output))
-        env = place.with_suffix(".env")
-        with _unfinished(env) as env_draft:
-            _write(env_draft, _env_text(environment, hidden, output))
+    try:
+        # vLLM reads files of this ending only, also where a link of that name leads to one of another.
+        with draft_beside(place, output.suffix) as draft, draft_beside(env) as env_draft:
+            write_draft(draft, body)
+            facts.append(_read_back(reader, draft, settings, about, output=output, force=force))
+            if reader is None:
+                notes.append("the file was not read back by vLLM's parser")
+            write_draft(draft, render(facts, environment, hidden, body, output))
+            write_draft(env_draft, _env_text(environment, hidden, output))
             env_draft.replace(env)
-        draft.replace(place)
+            draft.replace(place)
+    except OSError as error:
+        raise InputError(f"cannot write to {place.parent}: {error.strerror}; choose another --output") from None
     return ExportResult(yaml=output, env=env, checked=reader is not None, settings=settings, notes=tuple(notes))
 
 
@@ -206,17 +198,59 @@ def _number(value: Json) -> float | None:
 # --- what goes in ---
 
 
-def _refuse_what_was_not_measured(about: Mapping[str, Json], *, force: bool) -> None:
-    kind = _text(_mapping(about, "facts"), "kind") or _MEASURED_HERE
-    if kind == _MEASURED_HERE or (kind == "external" and force):
-        return
-    replayed = kind == "replay"
-    what = "replays a recorded table" if replayed else f"was measured by an {kind} command"
-    way_out = "measure it without --replay" if replayed else "--force exports it all the same, and the header says so"
-    raise RunError(
-        f"study {_text(about, 'name')}: {what}, not on a vLLM server of `tune`'s own, "
-        f"so there is no measured vLLM configuration to export; {way_out}"
-    )
+def _kind(about: Mapping[str, Json]) -> str:
+    """What measured the study: ``vllm``, ``external`` or ``replay``."""
+    return _text(_mapping(about, "facts"), "kind") or _MEASURED_HERE
+
+
+def _refuse_a_replay(about: Mapping[str, Json]) -> None:
+    if _kind(about) not in (_MEASURED_HERE, "external"):
+        raise RunError(
+            f"study {_text(about, 'name')}: replays a recorded table, so there is no measured vLLM configuration "
+            "to export; measure it without --replay"
+        )
+
+
+def _read_back(
+    reader: Reader | None,
+    draft: Path,
+    settings: Mapping[str, Json],
+    about: Mapping[str, Json],
+    *,
+    output: Path,
+    force: bool,
+) -> str:
+    """What the header says of vLLM's parser, which reads the file as it was measured.
+
+    A command may have measured vLLM or anything else: the parser tells whether its settings are vLLM's at all.
+    """
+    external, name = _kind(about) == "external", _text(about, "name")
+    try:
+        wrong = differences(settings, reader(draft)) if reader is not None else []
+    except TunerError as error:
+        if not external:
+            raise
+        wrong = [" ".join(str(error).split())[:200]]
+    if wrong and external:
+        why = f" (vLLM's parser: {'; '.join(wrong)})" if force else ""
+        raise RunError(
+            f"study {name}: was measured by your own command (--trial-command), and its settings are none that vLLM "
+            f"reads{why}: there is nothing for vllm serve to run; the winner's settings are in `tune report --json`"
+        )
+    if external and not force:
+        raise RunError(
+            f"study {name}: was measured by your own command (--trial-command), not on a vLLM server of `tune`'s own, "
+            "so there is no measured vLLM configuration to export; --force exports it all the same, and the header "
+            "says so; its settings are also in `tune report --json`"
+        )
+    if wrong:
+        raise RunError(f"{output}: not written, as vLLM's parser reads it differently: {'; '.join(wrong)}")
+    if reader is None:
+        return "NOT read back by vLLM's parser"
+    version = _text(_mapping(about, "versions"), "vllm")
+    # A study that a command measured does not know its vLLM; the parser is that of the vLLM beside us.
+    whose = f"vLLM {version}" if version not in ("", "unknown") else "the vLLM installed beside tune"
+    return f"read back by the parser of {whose}: it means what was measured"
 
 
 def _settings(candidate: Candidate, model: str) -> tuple[dict[str, Json], list[str]]:
@@ -300,7 +334,7 @@ def _trials_of(contender: Contender | None) -> Sequence[Trial]:
 def _reservations(about: Mapping[str, Json], trials: Sequence[Trial], judgement: Judgement | None) -> list[str]:
     """What speaks against relying on the file, one line each."""
     lines = []
-    if (_text(_mapping(about, "facts"), "kind") or _MEASURED_HERE) != _MEASURED_HERE:
+    if _kind(about) != _MEASURED_HERE:
         lines.append("Measured by a trial command, NOT by tune on a vLLM server of its own.")
     if judgement is not None and judgement.verdict != "better":
         lines.append("NOT PROVEN better than vLLM's defaults: exported on request.")
@@ -362,36 +396,15 @@ def _env_text(environment: Mapping[str, str], hidden: Sequence[str], output: Pat
     return "\n".join(lines) + "\n"
 
 
-def _place(output: Path) -> Path:
+def _places(output: Path) -> tuple[Path, Path]:
+    """Where the YAML and its environment really go: each beside the other by name, each through its own links."""
     place = output.expanduser()
     if place.suffix not in (".yaml", ".yml"):
         raise InputError(
             f"--output {output}: vLLM reads .yaml and .yml only; name it {place.with_suffix('.yaml').name}"
         )
-    if place.is_dir():
-        raise InputError(f"--output {output}: is a folder; name a file in it")
-    if not place.parent.is_dir():
-        raise InputError(f"--output {output}: there is no folder {place.parent}; make it first")
-    return place
-
-
-@contextmanager
-def _unfinished(place: Path) -> Iterator[Path]:
-    """A file beside ``place`` that only its owner can read; gone afterwards unless it was moved there."""
-    draft = place.with_name(f".{place.stem}-{secrets.token_hex(4)}{place.suffix}")
-    try:
-        yield draft
-    finally:
-        with suppress(OSError):
-            draft.unlink()
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise InputError(f"cannot write to {path.parent}: {error.strerror}; choose another --output") from None
+    found = target_of(place, "--output"), target_of(place.with_suffix(".env"), "--output")
+    for target in found:
+        if not target.parent.is_dir():
+            raise InputError(f"--output {output}: there is no folder {target.parent}; make it first")
+    return found

@@ -141,6 +141,55 @@ def test_a_reader_that_goes_is_no_error(tmp_path: Path) -> None:
         assert process.wait(timeout=120) == -signal.SIGPIPE
 
 
+def _shell(redirected: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """``tune`` with its streams put elsewhere by a shell."""
+    return subprocess.run(
+        ["/bin/sh", "-c", f'exec "$0" -m tuner.cli {redirected}', sys.executable],
+        capture_output=True,
+        encoding=environment.get("PYTHONIOENCODING", "utf-8"),
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **environment},
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("redirected", "code", "says"),
+    [
+        ("spaces --json >&-", 1, "standard output: is closed"),
+        ("spaces >&-", 1, "standard output: is closed"),
+        ("spaces --json >/dev/full", 1, "standard output: no space left on device"),
+        ("spaces show h200 >/dev/full", 1, "standard output: no space left on device"),
+        ("--version >/dev/full", 1, "standard output: no space left on device"),
+        ("--hardware nope --json >/dev/full", 2, "unknown hardware profile 'nope'"),
+        ("--hardware nope --json >&-", 2, "unknown hardware profile 'nope'"),
+    ],
+)
+def test_output_that_cannot_be_written_is_one_line(redirected: str, code: int, says: str, tmp_path: Path) -> None:
+    done = _shell(redirected, tmp_path)
+    assert done.returncode == code
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"tune: {says}")
+
+
+def test_without_standard_error_the_exit_code_stays(tmp_path: Path) -> None:
+    done = _shell("--hardware nope --json 2>&-", tmp_path)
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["exit_code"] == 2
+    assert _shell("--hardware nope 2>/dev/full", tmp_path).returncode == 2
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_what_an_encoding_lacks_is_replaced(encoding: str, tmp_path: Path) -> None:
+    done = _shell("spaces", tmp_path, PYTHONIOENCODING=encoding)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"1 {'?' if encoding == 'ascii' else '×'} NVIDIA A100" in done.stdout
+    refused = _shell("--hardware 'n…pe'", tmp_path, PYTHONIOENCODING=encoding)
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("tune: unknown hardware profile 'n?pe'")
+
+
 def test_a_chat_workload_needs_a_chat_template(tmp_path: Path) -> None:
     model = tmp_path / "base-model"
     model.mkdir()

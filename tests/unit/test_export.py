@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import stat
 from collections.abc import Mapping
 from dataclasses import replace
@@ -186,6 +187,41 @@ def test_what_a_command_measured_is_written_by_force_and_says_so(tmp_path: Path)
     assert "# Measured by a trial command, NOT by tune" in (tmp_path / "best.yaml").read_text()
     with pytest.raises(RunError, match="measure it without --replay"):
         export(tmp_path / "replay.yaml", about={**ABOUT, "facts": {"kind": "replay"}}, force=True)
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_settings_of_another_engine_are_no_export_by_force_either(tmp_path: Path, force: bool) -> None:
+    def refuse(_: Path) -> Mapping[str, Any]:
+        raise InputError("vLLM's parser refuses the arguments: unrecognized arguments: --threads")
+
+    def silent(_: Path) -> Mapping[str, Any]:
+        return {"model": "org/tiny"}
+
+    for reader in (refuse, silent):
+        with pytest.raises(RunError, match=r"measured by your own command .* nothing for vllm serve to run") as refusal:
+            export(tmp_path / "best.yaml", about={**ABOUT, "facts": {"kind": "external"}}, force=force, reader=reader)
+        assert "`tune report --json`" in str(refusal.value)
+        assert "--force" not in str(refusal.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["best.yaml", "best.env"])
+def test_a_pipe_in_the_place_stays_a_pipe(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(InputError, match=rf"--output .*{name}: is a pipe; name a file"):
+        export(tmp_path / "best.yaml")
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert stat.S_ISFIFO((tmp_path / name).stat().st_mode)
+
+
+def test_links_are_written_through(tmp_path: Path) -> None:
+    (tmp_path / "releases").mkdir()
+    (tmp_path / "best.yaml").symlink_to("releases/v1.conf")
+    result = export(tmp_path / "best.yaml")
+    assert (tmp_path / "best.yaml").is_symlink()
+    assert yaml.safe_load((tmp_path / "releases" / "v1.conf").read_text())["max-num-seqs"] == 64
+    assert result.env == tmp_path / "best.env"
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["best.env", "best.yaml", "releases", "v1.conf"]
 
 
 def test_no_significant_gain_is_noted(tmp_path: Path) -> None:

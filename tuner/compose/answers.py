@@ -6,11 +6,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from tuner.compose.look import Study, load, say_exported
+from tuner.compose.look import Study, kind_of, load, say_exported
 from tuner.errors import InputError, RunError
 from tuner.model.json import Json
 from tuner.model.judge import limits_of
 from tuner.model.loads import LoadAnswer, load_answers
+from tuner.model.outcome import Status
 from tuner.model.projection import load_names
 
 __all__ = ["export_load"]
@@ -48,7 +49,7 @@ def export_load(
         raise RunError(
             f"study {study.directory.name}: nothing measured better than vLLM's defaults at load {answer.name}"
         )
-    if judgement is not None and judgement.verdict != "better" and not force:
+    if judgement is not None and judgement.verdict != "better" and not force and kind_of(study) == "vllm":
         raise RunError(
             f"study {study.directory.name}: trial {best.number} looks best at load {answer.name} "
             f"({judgement.gain:+.1%}), but is not proven better than vLLM's defaults "
@@ -75,7 +76,12 @@ def _answer(study: Study, answers: tuple[LoadAnswer, ...], wanted: str) -> LoadA
         if answer.name in (wanted, f"c{wanted}"):
             return answer
     names = load_names(study.history)
-    have = f"it has {', '.join(names)}" if names else "it measured one load point only; leave --load away"
+    if names:
+        have = f"it has {', '.join(names)}"
+    elif any(t.outcome.status is Status.MEASURED for t in study.history.trials):
+        have = "it measured one load point only; leave --load away"
+    else:
+        have = "nothing was measured in it; tune report says why"
     raise InputError(f"--load {wanted!r}: not in study {study.directory.name}; {have}")
 
 

@@ -20,7 +20,7 @@ from tuner.model.workload import Objective
 if TYPE_CHECKING:
     from tuner.export import ExportResult
 
-__all__ = ["Study", "export_study", "load", "open_ui", "report_study", "say_exported"]
+__all__ = ["Study", "export_study", "kind_of", "load", "open_ui", "report_study", "say_exported"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,10 +184,7 @@ def export_study(
     else:
         contender = history.winner()
         if contender is None:
-            raise RunError(
-                f"study {study.directory.name}: nothing beats vLLM's defaults (so far); "
-                "give --trial N to export one trial all the same"
-            )
+            raise RunError(f"study {study.directory.name}: {_why_no_winner(study)}")
         candidate = contender.candidate
     judgement = history.judge(contender, compare) if contender else None
     if chosen is None and contender is not None and not force:
@@ -205,6 +202,29 @@ def export_study(
     say_exported(result, output, as_json=as_json)
 
 
+def _why_no_winner(study: Study) -> str:
+    """One line: nothing was measured, or nothing was better, and which trial can be exported all the same."""
+    history = study.history
+    whole = [t for t in history.trials if t.outcome.status is Status.MEASURED and t.outcome.objective is not None]
+    if not whole:
+        failed = (
+            f"none of its {counted(len(history.trials), 'trial')} ran to the end" if history.trials else "no trials"
+        )
+        return f"nothing was measured ({failed}), so there is nothing to export; tune report says why"
+    # Against defaults that failed or miss a limit, whatever keeps the limits would be the winner.
+    said = (
+        "nothing beats vLLM's defaults (so far)" if history.baseline() else "nothing measured keeps its limits (so far)"
+    )
+    others = [t for t in whole if t.outcome.candidate.key != history.baseline_key]
+    if not others:
+        return f"{said}, and nothing else was measured to its end; more trials may find something"
+    feasible = history.contenders()
+    sign = 1.0 if history.objective.maximize else -1.0
+    number = feasible[0].number if feasible else max(others, key=lambda t: sign * (t.outcome.objective or 0.0)).number
+    hint = f"give --trial N, such as {number}, to export one trial all the same"
+    return f"{said}; {hint}" if kind_of(study) != "replay" else said
+
+
 def say_exported(result: ExportResult, output: Path, *, as_json: bool) -> None:
     """What was written, and how to run it."""
     if as_json:
@@ -216,7 +236,7 @@ def say_exported(result: ExportResult, output: Path, *, as_json: bool) -> None:
     sys.stdout.write(f"{output}: run it with  vllm serve --config {output}\n")
 
 
-def _kind(study: Study) -> str:
+def kind_of(study: Study) -> str:
     """What measured the study: ``vllm``, ``external`` or ``replay``."""
     facts = study.about.get("facts")
     return str(facts.get("kind", "vllm")) if isinstance(facts, Mapping) else "vllm"
@@ -224,7 +244,7 @@ def _kind(study: Study) -> str:
 
 def _refuse_unproven(study: Study, contender: Contender, judgement: Judgement | None) -> None:
     """A winner must have measured better than the defaults; where those miss a limit there is nothing to compare."""
-    if judgement is None or judgement.verdict == "better" or _kind(study) != "vllm":
+    if judgement is None or judgement.verdict == "better" or kind_of(study) != "vllm":
         # What was not measured on a server of our own is refused where it is written, with its own words.
         return
     raise RunError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -367,12 +368,17 @@ def _conclude(
 
     answers = Answers.of(result.history, about, compare)
     print_conclusion(console, result.history, result.judgement, reason=result.reason, about=about, answers=answers)
-    where = "" if options.directory == Path("tune-studies") else f" --directory {options.directory}"
+    where = "" if options.directory == Path("tune-studies") else f" --directory {shlex.quote(str(options.directory))}"
     console.print()
     console.print(f"every trial:   tune ui{where}", highlight=False)
     console.print(f"one trial:     tune report --trial N{where}", highlight=False)
-    if result.history.winner() is not None and _kind(options) == "vllm":
+    if result.history.winner() is None:
+        return
+    if _kind(options) == "vllm":
         unproven = result.judgement is not None and result.judgement.verdict != "better"
         what, force = ("not proven:   ", " --force") if unproven else ("the winner:   ", "")
         console.print(f"{what} tune export --output best.yaml{force}{where}", highlight=False)
         console.print("               vllm serve --config best.yaml", highlight=False)
+    elif _kind(options) == "external":
+        # What a command measured need not be vLLM: its settings are the answer, and `tune export` says more.
+        console.print(f"the winner:    tune report --json{where}", highlight=False)

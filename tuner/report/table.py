@@ -8,12 +8,12 @@ say what it was measured on, so that a replay for another machine is refused.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tuner.errors import InputError
+from tuner.model.files import draft_beside, target_of, write_draft
 from tuner.model.history import History, Trial
 from tuner.model.json import Json, finite
 from tuner.model.outcome import Blame, Outcome, Status
@@ -27,17 +27,15 @@ def write_table(history: History, path: Path, about: Mapping[str, Json] | None =
     """Write one line per trial, all or nothing; returns how many. ``about`` is the study's description.
 
     Raises:
-        InputError: the file cannot be written.
+        InputError: the file cannot be written, or something other than a file is there.
     """
     origin = {name: about[name] for name in ("hardware", "model", "workload") if about.get(name)} if about else {}
     lines = [json.dumps({**table_row(trial), **origin}, allow_nan=False) for trial in history.trials]
-    place = path.expanduser()
-    draft = place.with_name(f".{place.name}.tmp")
+    place = target_of(path, "--table")
     try:
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write("".join(f"{line}\n" for line in lines))
-        draft.replace(place)
+        with draft_beside(place) as draft:
+            write_draft(draft, "".join(f"{line}\n" for line in lines))
+            draft.replace(place)
     except OSError as error:
         raise InputError(f"--table {path}: cannot be written ({error.strerror}); choose another place") from None
     return len(lines)

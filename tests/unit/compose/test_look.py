@@ -90,3 +90,36 @@ def test_nothing_better_is_refused(export: Export) -> None:
 def test_what_was_not_measured_here_is_refused_in_its_own_words(kind: str, export: Export) -> None:
     with pytest.raises(RunError, match="no measured vLLM configuration to export"):
         export(505.0, 495.0, 512.0, kind=kind)
+
+
+def _export_of(outcomes: list[Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Why nothing of these trials (the first is vLLM's defaults) is exported, asked with --force."""
+    history = History(objective=Objective(), baseline_key=BASELINE.key)
+    for number, outcome in enumerate(outcomes):
+        history.add(Trial(number=number, origin="search" if number else "baseline", outcome=outcome))
+    study = look.Study(directory=tmp_path / "s", about={"name": "s", "model": "org/m"}, history=history)
+    monkeypatch.setattr(look, "load", lambda *_: study)
+    with pytest.raises(RunError) as refusal:
+        look.export_study(tmp_path, None, None, output=tmp_path / "x.yaml", trial=None, as_json=False, force=True)
+    return str(refusal.value)
+
+
+def test_where_nothing_was_measured_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = Outcome(candidate=BASELINE, status=Status.BROKEN)
+    said = _export_of([broken, Outcome(candidate=CHALLENGER, status=Status.BEHIND)], tmp_path, monkeypatch)
+    assert said.startswith("study s: nothing was measured (none of its 2 trials ran to the end)")
+    assert "--trial" not in said
+    assert "nothing was measured (no trials)" in _export_of([], tmp_path, monkeypatch)
+
+
+def test_only_a_trial_that_can_be_exported_is_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    baseline = measured(BASELINE, 500.0)
+    behind = Outcome(candidate=CHALLENGER, status=Status.BEHIND)
+    said = _export_of([baseline, behind], tmp_path, monkeypatch)
+    assert "nothing beats vLLM's defaults (so far), and nothing else was measured to its end" in said
+    assert "--trial" not in said
+    slower = [
+        measured(CHALLENGER, 300.0),
+        measured(Candidate(assignment={"seqs": 9}, arguments={"max-num-seqs": 9}), 400.0),
+    ]
+    assert "give --trial N, such as 2," in _export_of([baseline, *slower], tmp_path, monkeypatch)

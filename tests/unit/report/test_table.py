@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import stat
 from pathlib import Path
 
@@ -90,6 +91,38 @@ def test_what_replays_tables_reads_it(tmp_path: Path) -> None:
 def test_an_unwritable_place_is_said(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"--table .* cannot be written"):
         write_table(history(), tmp_path / "no" / "trials.jsonl")
+
+
+def test_a_link_is_followed_and_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "trials.jsonl").symlink_to(tmp_path / "there" / "real.jsonl")
+    for _ in range(2):  # first it leads nowhere, then to a file
+        assert write_table(history(), tmp_path / "trials.jsonl") == 4
+        assert (tmp_path / "trials.jsonl").is_symlink()
+        assert [path.name for path in (tmp_path / "there").iterdir()] == ["real.jsonl"]
+        assert len((tmp_path / "there" / "real.jsonl").read_text().splitlines()) == 4
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_pipe_stays_a_pipe(tmp_path: Path, linked: bool) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    place = tmp_path / "link" if linked else pipe
+    if linked:
+        place.symlink_to(pipe)
+    with pytest.raises(InputError, match=r"--table .*: is a pipe; name a file"):
+        write_table(history(), place)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert place.is_symlink() == linked
+    assert len(list(tmp_path.iterdir())) == 1 + linked
+
+
+def test_what_lies_where_a_draft_was_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("mine")
+    (tmp_path / ".trials.jsonl.tmp").symlink_to(tmp_path / "victim")
+    write_table(history(), tmp_path / "trials.jsonl")
+    assert (tmp_path / "victim").read_text() == "mine"
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".trials.jsonl.tmp", "trials.jsonl", "victim"]
 
 
 def test_the_table_says_what_it_was_measured_on(tmp_path: Path) -> None:
