@@ -374,13 +374,13 @@ def check(
     file: Path,
     hardware: Annotated[str | None, typer.Option("--hardware", help="Profile the space is laid over.")] = None,
     model: Annotated[str | None, typer.Option("--model", help="Model folder or hub id.")] = None,
-    as_json: JsonOption = False,
     trial_command: Annotated[
         str | None,
         typer.Option(
             "--trial-command", help="What will measure instead of vLLM: flags are not compared with vLLM's parser."
         ),
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Check a space file: errors with their lines, its size, and how much of it can start."""
     from tuner import compose  # noqa: PLC0415

@@ -137,7 +137,7 @@ class OptunaOptimizer:
             planner=planner,
             objective=self._objective,
             workload=workload,
-            startup=self._startup,
+            startup=_filling_trials(budget_trials, len(space.parameters)),
             budget=budget_trials,
             budget_s=budget_seconds,
         )
@@ -452,6 +452,11 @@ def _no_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+def _filling_trials(budget: int | None, parameters: int) -> int:
+    """Trials that fill a space of which the default search knows nothing: a quarter of the budget."""
+    return max(3, min(8 if budget is None else budget // 4, parameters, 9))
 
 
 def _startup_trials(budget: int | None, parameters: int) -> int:

@@ -43,7 +43,7 @@ _BOLD, _CAREFUL, _BURNT = (1.5, 0.4), (3.0, 0.75), (3.0, 0.9)
 long as failures are affordable, when they no longer are, and after two in a row (three alike end a study)."""
 _NOTHING = 1e-6
 """Expected improvement that counts as none: hope that small is no reason to launch what will not start."""
-_EDGE, _OUTER = 0.6, 0.08
+_EDGE, _OUTER = 0.6, 0.2
 """What an end of a range costs while the start fills the space, and how near is an end: corners are far from all
 that was tried, and rarely good."""
 _FLOOR = 1.2
