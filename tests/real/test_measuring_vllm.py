@@ -78,6 +78,25 @@ def test_other_sources(server: Server, tmp_path: Path, source: str, low: float, 
     assert low <= result.metrics["engine/prefix_hit_rate"] <= high
 
 
+def test_chat_goes_through_the_models_template(server: Server, tmp_path: Path) -> None:
+    """Its tokens (a system line, the marks of turns) count as input: the text is shorter, what is read the same."""
+    points = (LoadPoint(concurrency=8, requests=16),)
+    measured = {}
+    for endpoint in ("completions", "chat"):
+        workload = replace(WORKLOAD, endpoint=endpoint, points=points, rounds=(1, 1))
+        folder = tmp_path / endpoint
+        folder.mkdir()
+        result = BenchLoadGenerator(workload, Objective()).measure(server, seed=4, directory=folder, progress=progress)
+        assert result.complete
+        raw = json.loads((folder / result.artifacts[0]).read_text(encoding="utf-8"))
+        assert raw["output_lens"] == [64] * 16
+        measured[endpoint] = result.metrics
+    log = Path(server.report.log_path).read_text(encoding="utf-8", errors="replace")
+    assert log.count("POST /v1/chat/completions") >= 16
+    plain, chat = (measured[name]["throughput/total"] / measured[name]["throughput/output"] for name in measured)
+    assert chat == pytest.approx(plain, rel=0.03)
+
+
 def test_a_candidate_far_behind_is_ended_early(server: Server, tmp_path: Path) -> None:
     reference = Reference(value=20_000.0, samples=(20_000.0, 20_100.0, 19_900.0))
     result = BenchLoadGenerator(WORKLOAD, Objective()).measure(
