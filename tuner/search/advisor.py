@@ -28,7 +28,8 @@ from tuner.search.distributions import Encoding
 from tuner.search.encoder import Encoder
 from tuner.search.feasibility import Suspects
 from tuner.search.observations import Observation
-from tuner.search.surrogate import Surrogate, Training, train
+from tuner.search.surrogate import Surrogate, train
+from tuner.search.training import Training
 
 __all__ = ["Advisor"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -17,10 +16,10 @@ from tuner.search.encoder import Encoder, Rows
 from tuner.search.feasibility import Feasibility, Suspects, suspect_model
 from tuner.search.gaussian import Process, similarities
 from tuner.search.mechanism import Fit
-from tuner.search.observations import Observation
 from tuner.search.prices import Prices
+from tuner.search.training import BOLD, Training
 
-__all__ = ["Surrogate", "Training", "train"]
+__all__ = ["Surrogate", "train"]
 
 Array: TypeAlias = NDArray[np.float64]
 
@@ -36,11 +35,6 @@ _BELIEVED, _REFUTED_AFTER = 0.5, 20
 """Least weight of the mechanism at the start, and the trials after which a tenth of it is left."""
 _LABEL_EFFECT, _RANGE_EFFECT, _MISFIT = 0.12, 0.05, 0.05
 """What a label, a range, and the crude form itself may add to the log value without moving the mechanism's figures."""
-_YOUNG, _AFFORDED = 10, 0.1
-"""Launches that may teach by failing as they like, and the share of later ones that may."""
-_BOLD, _CAREFUL, _BURNT = (1.5, 0.4), (3.0, 0.75), (3.0, 0.9)
-"""Exponent on the chance of starting, and the chance below which a candidate is taken only if there is no other: as
-long as failures are affordable, when they no longer are, and after two in a row (three alike end a study)."""
 _NOTHING = 1e-6
 """Expected improvement that counts as none: hope that small is no reason to launch what will not start."""
 _EDGE, _OUTER = 0.6, 0.2
@@ -48,53 +42,6 @@ _EDGE, _OUTER = 0.6, 0.2
 that was tried, and rarely good."""
 _FLOOR = 1.2
 """Values further below the best (in log units) are pulled in: how bad a bad one is does not matter."""
-
-
-@dataclass(frozen=True)
-class Training:
-    """Launched trials of one study, and how to read their values."""
-
-    items: Sequence[Observation]
-    maximize: bool
-    startup: int
-    budget: int | None
-
-    @cached_property
-    def started(self) -> list[int]:
-        return [index for index, item in enumerate(self.items) if item.started]
-
-    @cached_property
-    def own(self) -> int:
-        """Launches of this study; trials of earlier ones are no experience of this machine today."""
-        return sum(item.weight >= 1 for item in self.items)
-
-    @cached_property
-    def caution(self) -> tuple[float, float]:
-        """How much a failure would cost: little while nothing is known, later as long as few launches are wasted."""
-        mine = [item.broken for item in self.items if item.weight >= 1]
-        if mine[-2:] == [True, True]:
-            return _BURNT
-        affordable = len(mine) < _YOUNG or sum(mine[_YOUNG:]) <= _AFFORDED * (len(mine) - _YOUNG)
-        return _BOLD if affordable else _CAREFUL
-
-    @cached_property
-    def logarithmic(self) -> bool:
-        return all((self.items[index].value or 0.0) > 0 for index in self.started)
-
-    @cached_property
-    def y(self) -> Array:
-        """Targets of the started ones, more is better; logarithms where all values are positive."""
-        values = np.array([self.items[index].value or 0.0 for index in self.started])
-        if self.logarithmic:
-            values = np.log(values)
-        elif len(values) and np.std(values) > 0:
-            values = values / np.std(values)
-        return values if self.maximize else -values
-
-    @cached_property
-    def feasible(self) -> NDArray[np.bool_]:
-        """Which of the started ones keep every limit and accuracy."""
-        return np.array([self.items[index].feasible for index in self.started], dtype=bool)
 
 
 @dataclass(frozen=True)
@@ -140,7 +87,7 @@ class Surrogate:
         """Score to maximise, and the expected relative gain, per row."""
         chance, doubted = self.feasibility.chance(rows.x), self._undoubted(rows)
         kept = self._kept(rows)
-        if self.least_chance > _BOLD[1]:
+        if self.least_chance > BOLD[1]:
             # No failure can be afforded now: a doubt is as good as a finding.
             chance = chance * doubted
         else:
