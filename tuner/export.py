@@ -26,6 +26,7 @@ from tuner.model.judge import limits_of, misses
 from tuner.model.projection import estimate_of
 from tuner.model.secrets import MASK, looks_secret, mask, mask_environment
 from tuner.model.serve_config import LAUNCHER_KEYS, serve_config
+from tuner.model.summary import basis_words, judgement_values
 
 __all__ = ["ExportResult", "Reader", "differences", "export_winner", "render"]
 
@@ -309,11 +310,7 @@ def _facts(
                 f"           {other.metric} {ours.value:,.5g} {other.unit}{against} (trial {trials[0].number})"
             )
     if judgement is not None:
-        basis = (
-            f"{judgement.challenger_starts} and {judgement.baseline_starts} fresh server starts"
-            if judgement.basis == "starts"
-            else "rounds on one server start each: not confirmed on fresh starts"
-        )
+        basis = basis_words(judgement_values(judgement) or {}, contender.confirmed if contender is not None else 0)
         lines.append(f"Gain:      {_gain(judgement)} ({basis}). Verdict: {judgement.verdict}.")
     lines += _reservations(about, trials, judgement)
     lines += _limits(about, trials[0].outcome.measurement.metrics if trials and trials[0].outcome.measurement else {})

@@ -129,7 +129,7 @@ def test_the_header_says_what_was_measured_on_what(tmp_path: Path) -> None:
         "cpu (EPYC)",
         "vllm 0.32.0",
         "throughput/output 820 tok/s; vLLM's defaults: 500 tok/s",
-        "+64.0%, 99 % interval +60.0% to +68.0% (3 and 2 fresh server starts). Verdict: better.",
+        "+64.0%, 99 % interval +60.0% to +68.0% (over 3 and 2 server starts). Verdict: better.",
         "latency/ttft_p99 <= 500, measured 120",
         "0.610 ± 0.030",
         "read back by the parser of vLLM 0.32.0",
@@ -237,7 +237,7 @@ def test_no_significant_gain_is_noted(tmp_path: Path) -> None:
     result = export(tmp_path / "best.yaml", judgement=same)
     assert "against vLLM's defaults: no significant difference" in result.notes
     text = (tmp_path / "best.yaml").read_text()
-    assert "not confirmed on fresh starts" in text
+    assert "from rounds of one server start each, not confirmed" in text
     assert "# NOT PROVEN better than vLLM's defaults: exported on request." in text
     export(tmp_path / "good.yaml")
     assert "NOT PROVEN" not in (tmp_path / "good.yaml").read_text()
