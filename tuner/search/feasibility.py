@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tuner.model.json import Scalar
 from tuner.search.distributions import Encoding
+from tuner.search.resampling import systematic
 
 __all__ = ["Suspects", "suspect_model"]
 
@@ -259,7 +260,7 @@ def _sampled(prior: Array, guilt: Array) -> Array:
         hotter = min(step / _HEATING, 1.0) ** 2
         if hotter > heat:
             weight = (hotter - heat) * _explained(total).sum(axis=1)
-            chosen = _resampled(np.exp(weight - weight.max()))
+            chosen = systematic(np.exp(weight - weight.max()))
             state, total, heat = state[chosen], total[chosen], hotter
         draws = np.log(1 / rng.random((len(prior), _SAMPLES)) - 1)
         for index in range(len(prior)):
@@ -277,12 +278,6 @@ def _sampled(prior: Array, guilt: Array) -> Array:
 def _explained(total: Array) -> Array:
     """Log chance that a failure happens, by how strongly it is explained (negative log of not being caused)."""
     return np.asarray(np.log1p(-(1 - _LEAK) * np.exp(-total)))
-
-
-def _resampled(weight: Array) -> NDArray[np.int64]:
-    """Which samples go on, in proportion to their weight (systematic resampling)."""
-    places = (np.arange(len(weight)) + 0.5) / len(weight)
-    return np.asarray(np.minimum(np.searchsorted(np.cumsum(weight / weight.sum()), places), len(weight) - 1))
 
 
 def _weights(named: Array, pairs: NDArray[np.int64]) -> Array:

@@ -19,6 +19,7 @@ from scipy.optimize import brentq, least_squares
 from tuner.model.space import Space
 from tuner.model.workload import Workload
 from tuner.search.knobs import KNOBS, varies
+from tuner.search.resampling import systematic
 
 __all__ = ["Fit", "StepModel"]
 
@@ -183,8 +184,9 @@ class StepModel:
         chunks = local * self._input / column["batched_tokens"] * (weights / tp + self._host) * np.exp(t["chunk"])
         seconds = self._output * pace + prompts + chunks
         # Sequences that are admitted without room for their cache are preempted and computed again.
-        crowd = np.log2(np.maximum(column["seqs"] * dp, 1) / (self._capacity(knobs) * np.exp(t["capacity"])))
-        wanted = np.log2(self._load * np.exp(t["load"]) / (self._capacity(knobs) * np.exp(t["capacity"])))
+        capacity = self._capacity(knobs) * np.exp(t["capacity"])
+        crowd = np.log2(np.maximum(column["seqs"] * dp, 1) / capacity)
+        wanted = np.log2(self._load * np.exp(t["load"]) / capacity)
         thrash = 1 + 0.08 * np.exp(t["thrash"]) * np.clip(np.minimum(crowd, wanted), 0, 6)
         return np.asarray(np.log(batch * self._output / seconds / thrash))
 
@@ -244,7 +246,7 @@ class StepModel:
         heat = 0.0
         while heat < 1:
             heat, weight = _hotter(fits, heat)
-            chosen = _systematic(weight)
+            chosen = systematic(weight)
             sets, fits = sets[chosen], fits[chosen]
             root = np.linalg.cholesky(np.cov(sets.T) + 1e-6 * np.eye(_OFFSET))
             for scale in _STRIDES:
@@ -298,12 +300,6 @@ def _hotter(fits: Array, heat: float) -> tuple[float, Array]:
     if spare(step) < 0:
         step = max(float(brentq(spare, 0.0, step, xtol=1e-4)), 1e-3)
     return min(heat + step, 1.0), weight(step)
-
-
-def _systematic(weight: Array) -> NDArray[np.int64]:
-    """Which sets go on, in proportion to their weight."""
-    places = (np.arange(len(weight)) + 0.5) / len(weight)
-    return np.minimum(np.searchsorted(np.cumsum(weight / weight.sum()), places), len(weight) - 1)
 
 
 def _load(workload: Workload | None) -> tuple[float, bool]:

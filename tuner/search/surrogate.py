@@ -113,10 +113,6 @@ class Surrogate:
     def _risk(self, chance: Array) -> Array:
         return np.asarray(10 * np.maximum(self.least_chance - chance, 0))
 
-    def chance(self, rows: Rows) -> Array:
-        """Chance that each row starts."""
-        return np.asarray(self.feasibility.chance(rows.x) * self._undoubted(rows))
-
     def _undoubted(self, rows: Rows) -> Array:
         """Chance that none of the planner's doubts keeps it from starting."""
         return np.asarray((1 - _believed(rows, self.learned)).prod(axis=1))

@@ -62,6 +62,7 @@ class Doubts:
         self.rules: Sequence[Forbid] = tuple(
             rule for rule in rules if rule.name not in known | _OTHERWISE and varied & _subjects(rule.condition)
         )
+        self._sure = [_CHECKED if rule in UNIVERSAL else _SEEN for rule in self.rules]
         names = [name for rule in self.rules for name in rule.condition.names]
         self._scopes = Scopes(space, workload, names)
 
@@ -70,10 +71,9 @@ class Doubts:
         if not self.rules:
             return ()
         scope = self._scopes.of(candidate)
-        return tuple(self._sure(rule) if holds(rule.condition, scope) else 0.0 for rule in self.rules)
-
-    def _sure(self, rule: Forbid) -> float:
-        return _CHECKED if rule in UNIVERSAL else _SEEN
+        return tuple(
+            sure if holds(rule.condition, scope) else 0.0 for rule, sure in zip(self.rules, self._sure, strict=True)
+        )
 
 
 def _shipped(library: Library) -> Iterator[Forbid]:
