@@ -27,6 +27,8 @@ from tuner.model.projection import estimate_of
 from tuner.model.secrets import MASK, looks_secret, mask, mask_environment
 from tuner.model.serve_config import LAUNCHER_KEYS, serve_config
 from tuner.model.summary import basis_words, judgement_values
+from tuner.model.targets import figure
+from tuner.model.words import defaults_of
 
 __all__ = ["ExportResult", "Reader", "differences", "export_winner", "render"]
 
@@ -91,9 +93,9 @@ def export_winner(
     environment, hidden = _environment(candidate)
     notes += [f"{name} looks like a secret and is not exported: set it where you serve" for name in hidden]
     if judgement is None:
-        notes.append("there is no comparison with vLLM's defaults for this configuration")
+        notes.append(f"there is no comparison with {defaults_of(about)} for this configuration")
     elif judgement.verdict != "better":
-        notes.append(f"against vLLM's defaults: {judgement.verdict}")
+        notes.append(f"against {defaults_of(about)}: {judgement.verdict}")
     facts = [f"Best at:   {purpose}"] if purpose else []
     facts += _facts(candidate, about, history, contender, judgement)
     body = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=1000)
@@ -300,12 +302,12 @@ def _facts(
     value = contender.value if contender is not None else trials[0].outcome.objective if trials else None
     baseline = history.baseline()
     if value is not None:
-        against = f"; vLLM's defaults: {baseline.value:,.5g} {objective.unit}" if baseline is not None else ""
+        against = f"; {defaults_of(about)}: {baseline.value:,.5g} {objective.unit}" if baseline is not None else ""
         lines.append(f"Measured:  {objective.metric} {value:,.5g} {objective.unit}{against}")
     for other in history.further:
         ours, theirs = (estimate_of(t[0].outcome, other.metric) if t else None for t in (trials, _trials_of(baseline)))
         if ours is not None:
-            against = f"; vLLM's defaults: {theirs.value:,.5g} {other.unit}" if theirs is not None else ""
+            against = f"; {defaults_of(about)}: {theirs.value:,.5g} {other.unit}" if theirs is not None else ""
             lines.append(
                 f"           {other.metric} {ours.value:,.5g} {other.unit}{against} (trial {trials[0].number})"
             )
@@ -334,7 +336,7 @@ def _reservations(about: Mapping[str, Json], trials: Sequence[Trial], judgement:
     if _kind(about) != _MEASURED_HERE:
         lines.append("Measured by a trial command, NOT by tune on a vLLM server of its own.")
     if judgement is not None and judgement.verdict != "better":
-        lines.append("NOT PROVEN better than vLLM's defaults: exported on request.")
+        lines.append(f"NOT PROVEN better than {defaults_of(about)}: exported on request.")
     missed = misses(trials[0].outcome, limits_of(about)) if trials else []
     if missed:
         lines.append(f"MISSES its limits: {', '.join(missed)}.")
@@ -354,7 +356,7 @@ def _limits(about: Mapping[str, Json], metrics: Mapping[str, float]) -> list[str
         if isinstance(limit, Mapping):
             sign = "<=" if limit.get("at_most", True) else ">="
             metric = str(limit.get("metric"))
-            got = f", measured {metrics[metric]:,.4g}" if metric in metrics else ""
+            got = f", measured {figure(metrics[metric])}" if metric in metrics else ""
             lines.append(f"Limit:     {metric} {sign} {limit.get('bound')}{got}")
     return lines
 

@@ -339,6 +339,10 @@ class Observer(Protocol):
 
     def trial_ended(self, number: int, outcome: Outcome, *, is_best: bool) -> None: ...
 
+    def resumed(self, baseline: float | None, best: float | None) -> None:
+        """The objective of the defaults and of the best so far, known from earlier runs of the study."""
+        ...
+
     def message(self, text: str) -> None:
         """Something a person should know; one line."""
         ...

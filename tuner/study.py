@@ -26,6 +26,7 @@ from tuner.model.projection import value_of
 from tuner.model.records import from_record, to_record
 from tuner.model.summary import summarise
 from tuner.model.targets import duration, short_name
+from tuner.model.words import defaults_name, sentences
 from tuner.ports import (
     Observer,
     Optimizer,
@@ -181,8 +182,9 @@ class Study:
             self.observer.message(f"the baseline itself misses: {missed}; candidates are judged by the limits")
             return
         cause = outcome.failure.cause if outcome.failure else outcome.exclusion.reason if outcome.exclusion else ""
-        advice = f" {outcome.failure.advice}" if outcome.failure and outcome.failure.advice else ""
-        raise StudyStopped(f"the baseline cannot run: {cause}.{advice} See {self._directory(0)}")
+        advice = outcome.failure.advice if outcome.failure else ""
+        first = f"the baseline cannot run: {cause or outcome.status.value}"
+        raise StudyStopped(f"{sentences(first, advice)} See {self._directory(self._history.trials[-1].number)}")
 
     def _require_objectives(self, outcome: Outcome) -> None:
         """What the defaults have no figure of cannot be traded."""
@@ -191,8 +193,9 @@ class Study:
         for objective in self.info.further:
             if value_of(outcome, objective.metric) is None:
                 have = ", ".join(sorted(outcome.measurement.metrics)) if outcome.measurement is not None else "nothing"
+                whose = defaults_name(self.info.facts.get("kind"))
                 raise InputError(
-                    f"--objective {short_name(objective.metric)}: was not measured for vLLM's defaults; there is {have}"
+                    f"--objective {short_name(objective.metric)}: was not measured for {whose}; there is {have}"
                 )
 
     def _confirm(self) -> None:
@@ -432,6 +435,8 @@ class Study:
             self._spent_before = self._history.seconds(self._account.since)
         if past:
             self.observer.message(f"going on with {_counted(len(past), 'earlier trial')} of study {self.info.name}")
+            best = self._history.best()
+            self.observer.resumed(self._history.default_value(), None if best is None else best.value)
         self._account.write(finished=False)
 
     def _seen(self, candidate: Candidate) -> bool:

@@ -18,10 +18,11 @@ from tuner.model.json import Json
 from tuner.model.judge import misses
 from tuner.model.outcome import Outcome, Status
 from tuner.model.projection import value_of
-from tuner.model.targets import short_name
+from tuner.model.targets import against, figure, short_name
+from tuner.model.words import VLLM_DEFAULTS
 from tuner.model.workload import Limit, Objective
 
-__all__ = ["StudyView", "number"]
+__all__ = ["StudyView"]
 
 _MARKS = {
     Status.MEASURED: ("✓", "green"),
@@ -45,7 +46,8 @@ class StudyView:
     In a terminal finished trials scroll up above a status line (trial, phase, best against baseline, time left).
     In a pipe every event is one line. With ``quiet`` nothing is shown.
 
-    ``defaults`` are vLLM's own values of the parameters: a candidate is told by what departs from them.
+    ``defaults`` are the server's own values of the parameters: a candidate is told by what departs from them.
+    ``name`` is what the defaults are called.
     """
 
     def __init__(
@@ -56,12 +58,14 @@ class StudyView:
         further: Sequence[Objective] = (),
         limits: Sequence[Limit] = (),
         defaults: Mapping[str, Json] | None = None,
+        name: str = VLLM_DEFAULTS,
         budget_s: float | None = None,
         quiet: bool = False,
     ) -> None:
         self._further = tuple(further)
         self._limits = tuple(limits)
         self._defaults = dict(defaults or {})
+        self._name = name
         self._console = console
         self._objective = objective
         self._budget_s = budget_s
@@ -118,10 +122,14 @@ class StudyView:
         self._line(line)
 
     def _describe(self, candidate: Candidate) -> str:
-        """One line for people: what the sampler chose beyond vLLM's defaults."""
+        """One line for people: what the sampler chose beyond the defaults."""
         own = differing(candidate.assignment, self._defaults)
         words = [f"{name}={shown(value)}" for name, value in own.items()]
-        return fit(words, _LONGEST, 1)[0] if words else "vLLM's defaults"
+        return fit(words, _LONGEST, 1)[0] if words else self._name
+
+    def resumed(self, baseline: float | None, best: float | None) -> None:
+        """See :class:`tuner.ports.Observer`."""
+        self._baseline, self._best = baseline, best
 
     def message(self, text: str) -> None:
         """See :class:`tuner.ports.Observer`."""
@@ -131,7 +139,7 @@ class StudyView:
         seconds = outcome.seconds.get("total")
         took = f" in {seconds:.0f} s" if seconds else ""
         if outcome.status is Status.BEHIND:
-            bound = "" if outcome.objective is None else f" (at best {number(outcome.objective, self._objective)})"
+            bound = "" if outcome.objective is None else f" (at best {figure(outcome.objective, self._objective.unit)})"
             return Text(f"stopped early, behind the best{bound}{took}")
         if outcome.status is Status.DUPLICATE:
             return Text(f"runs the same as #{outcome.twin}: not measured again")
@@ -141,20 +149,20 @@ class StudyView:
             return Text(f"{outcome.failure.kind}: {outcome.failure.cause}{took}")
         if outcome.objective is None:
             return Text(outcome.status.value)
-        text = Text(number(outcome.objective, self._objective))
+        text = Text(figure(outcome.objective, self._objective.unit))
         estimate = outcome.measurement.objective if outcome.measurement else None
         if estimate is not None and len(estimate.samples) > 1 and estimate.value:
             text.append(f" ±{(estimate.high - estimate.low) / 2 / abs(estimate.value):.1%}")
-        if self._baseline and outcome.candidate.origin != "baseline":
-            text.append(f" ({outcome.objective / self._baseline:.2f}× default)")
+        if outcome.candidate.origin != "baseline" and (compared := against(outcome.objective, self._baseline)):
+            text.append(f" ({compared})")
         for objective in self._further:
             value = value_of(outcome, objective.metric)
-            text.append(f", {short_name(objective.metric)} {'?' if value is None else number(value, objective)}")
+            text.append(f", {short_name(objective.metric)} {'?' if value is None else figure(value, objective.unit)}")
         if outcome.server is not None and outcome.server.mode == "estimate":
             text.append(" estimated")
         missed = misses(outcome, self._limits)
         if outcome.constraints.get("accuracy", -1.0) > 0:
-            missed.append("accuracy worse than vLLM's defaults allow")
+            missed.append(f"accuracy worse than {self._name} allow")
         if missed:
             text.append(f" misses: {', '.join(missed)}", style="red")
         text.append(took)
@@ -170,8 +178,9 @@ class StudyView:
             Text(detail[: max(10, self._console.width - 100)], style="dim"),
         ]
         if self._best is not None:
-            against = f" ({self._best / self._baseline:.2f}× default)" if self._baseline else ""
-            cells.append(Text(f"best {number(self._best, self._objective)}{against}", style="green"))
+            compared = against(self._best, self._baseline)
+            best = figure(self._best, self._objective.unit)
+            cells.append(Text(f"best {best}{f' ({compared})' if compared else ''}", style="green"))
         if self._budget_s is not None:
             left = max(0.0, self._budget_s - (time.monotonic() - self._began))
             cells.append(Text(f"{left / 60:.0f} min left"))
@@ -182,9 +191,3 @@ class StudyView:
         if self._quiet or (self._live is not None and not live):
             return
         self._console.print(text, soft_wrap=True, highlight=False)
-
-
-def number(value: float, objective: Objective) -> str:
-    """A figure of the objective with its unit."""
-    digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 10 else 3
-    return f"{value:,.{digits}f} {objective.unit}".strip()

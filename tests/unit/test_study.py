@@ -170,6 +170,9 @@ class Notes:
     def phase(self, phase: str, detail: str) -> None:
         self.events.append(("phase", phase))
 
+    def resumed(self, baseline: float | None, best: float | None) -> None:
+        self.events.append(("resumed", baseline, best))
+
     def message(self, text: str) -> None:
         self.events.append(("message", text))
 
@@ -542,3 +545,28 @@ def test_where_nothing_comes_near_the_defaults_the_search_takes_what_was_kept(tm
     study, _, optimizer, _ = _study(tmp_path, runner=runner, budget=Budget(trials=12))
     assert study.run().judgement is None
     assert [p.origin for p in optimizer.told] == ["baseline", "start:recipe", *["search"] * 10]
+
+
+def test_going_on_the_view_knows_the_defaults_and_the_best_of_earlier_runs(tmp_path: Path) -> None:
+    optimizer = MemoryOptimizer()
+    first, _, _, _ = _study(tmp_path, optimizer=optimizer, budget=Budget(trials=8))
+    known = first.run().history
+    again, _, _, notes = _study(tmp_path, optimizer=optimizer, budget=Budget(trials=1))
+    again._account = Account.read(tmp_path / "progress.json")
+    again._resume()
+    best = known.best()
+    assert best is not None
+    assert known.default_value() is not None
+    assert notes.events[-1] == ("resumed", known.default_value(), best.value)
+
+
+@pytest.mark.parametrize("advice", ["do less", "Do less."])
+def test_the_first_line_of_a_failed_baseline_is_whole_sentences(tmp_path: Path, advice: str) -> None:
+    failure = Failure(kind="hang", cause="it hung at 1.5 GiB.", blame=Blame.CONFIGURATION, advice=advice)
+    outcome = Outcome(candidate=Candidate(assignment={}, arguments={}), status=Status.BROKEN, failure=failure)
+    study, runner, _, _ = _study(tmp_path)
+    runner.run = lambda *_: outcome  # type: ignore[method-assign]
+    with pytest.raises(StudyStopped) as stopped:
+        study.run()
+    said = f"the baseline cannot run: it hung at 1.5 GiB. Do less. See {tmp_path / 'trials' / '0000'}"
+    assert str(stopped.value) == said

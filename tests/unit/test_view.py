@@ -42,7 +42,7 @@ def test_a_candidate_is_told_by_what_departs_from_the_defaults() -> None:
     text = seen(measured(latency__ttft_p99=100.0))
     assert "trial 4 of 8 (#3) seqs=64\n" in text
     assert "block_size" not in text
-    assert "✓ #3   700.0 tok/s  seqs=64" in text
+    assert "✓ #3   700 tok/s  seqs=64" in text
 
 
 def test_a_miss_shows_its_value_against_the_bound() -> None:
@@ -79,4 +79,36 @@ def test_every_objective_of_several_is_in_the_trials_line() -> None:
     )
     with StudyView(Console(file=out, width=200), Objective(), further=(latency, power)) as view:
         view.trial_ended(0, outcome, is_best=False)
-    assert "100.0 tok/s, ttft_p99 12.0 ms, power ?" in out.getvalue()
+    assert "100 tok/s, ttft_p99 12 ms, power ?" in out.getvalue()
+
+
+def ended(objective: Objective, value: float, *, name: str = "vLLM's defaults", baseline: float | None = None) -> str:
+    """The line of a trial that was measured, beside what an earlier run knew of the defaults."""
+    out = io.StringIO()
+    outcome = Outcome(candidate=CANDIDATE, status=Status.MEASURED, objective=value)
+    with StudyView(Console(file=out, width=200), objective, name=name) as view:
+        view.resumed(baseline, baseline)
+        view.trial_ended(4, outcome, is_best=False)
+        view.trial_ended(5, replace(outcome, candidate=Candidate(assignment={}, arguments={})), is_best=False)
+    return out.getvalue()
+
+
+def test_what_an_earlier_run_measured_is_compared_with_at_once() -> None:
+    assert "#4   700 tok/s (1.40× default)" in ended(Objective(), 700.0, baseline=500.0)
+    assert "×" not in ended(Objective(), 700.0)
+
+
+def test_below_zero_there_is_no_factor_and_better_is_plus() -> None:
+    score = Objective(metric="score", unit="")
+    assert "#4   -5 (+50.0% against the default)" in ended(score, -5.0, baseline=-10.0)
+    assert "#4   -20 (-100.0% against the default)" in ended(score, -20.0, baseline=-10.0)
+
+
+def test_small_figures_keep_their_digits() -> None:
+    assert "#4   0.00004 req/s (0.80× default)" in ended(Objective(unit="req/s"), 4e-5, baseline=5e-5)
+
+
+def test_another_engines_defaults_are_not_vllms() -> None:
+    text = ended(Objective(), 700.0, name="the defaults")
+    assert text.splitlines()[1].endswith("#5   700 tok/s  the defaults")
+    assert "vLLM" not in text

@@ -13,6 +13,7 @@ from tuner.model.judge import limits_of
 from tuner.model.loads import LoadAnswer, load_answers
 from tuner.model.outcome import Status
 from tuner.model.projection import load_names
+from tuner.model.words import defaults_of
 
 __all__ = ["export_load"]
 
@@ -47,12 +48,13 @@ def export_load(
     best, judgement = answer.best, answer.judgement
     if best is None:
         raise RunError(
-            f"study {study.directory.name}: nothing measured better than vLLM's defaults at load {answer.name}"
+            f"study {study.directory.name}: nothing measured better than {defaults_of(study.about)} "
+            f"at load {answer.name}"
         )
     if judgement is not None and judgement.verdict != "better" and not force and kind_of(study) == "vllm":
         raise RunError(
             f"study {study.directory.name}: trial {best.number} looks best at load {answer.name} "
-            f"({judgement.gain:+.1%}), but is not proven better than vLLM's defaults "
+            f"({judgement.gain:+.1%}), but is not proven better than {defaults_of(study.about)} "
             f"({judgement.verdict}); more trials may prove it, "
             f"--force or --trial {best.number} writes it all the same"
         )
@@ -99,6 +101,6 @@ def _purpose(study: Study, answers: tuple[LoadAnswer, ...], answer: LoadAnswer) 
     text += f", of {', '.join(a.name for a in answers)}{_NEXT_LINE}All figures below are of this load alone."
     if single is not None and single.candidate.key == key:
         return f"{text}{_NEXT_LINE}It is also the best single one over all points."
-    over = f"is trial {single.number}" if single is not None else "are vLLM's defaults"
+    over = f"is trial {single.number}" if single is not None else f"are {defaults_of(study.about)}"
     note = " Accuracy was not checked for it." if answer.accuracy_unchecked else ""
     return f"{text}{note}{_NEXT_LINE}The best single one over all points {over}."

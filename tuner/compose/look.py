@@ -15,6 +15,7 @@ from tuner.model.history import Contender, History, Judgement, Trial
 from tuner.model.json import Json
 from tuner.model.outcome import Status
 from tuner.model.targets import counted
+from tuner.model.words import defaults_of
 from tuner.model.workload import Objective
 
 if TYPE_CHECKING:
@@ -213,7 +214,9 @@ def _why_no_winner(study: Study) -> str:
         return f"nothing was measured ({failed}), so there is nothing to export; tune report says why"
     # Against defaults that failed or miss a limit, whatever keeps the limits would be the winner.
     said = (
-        "nothing beats vLLM's defaults (so far)" if history.baseline() else "nothing measured keeps its limits (so far)"
+        f"nothing beats {defaults_of(study.about)} (so far)"
+        if history.baseline()
+        else "nothing measured keeps its limits (so far)"
     )
     others = [t for t in whole if t.outcome.candidate.key != history.baseline_key]
     if not others:
@@ -249,7 +252,7 @@ def _refuse_unproven(study: Study, contender: Contender, judgement: Judgement | 
         return
     raise RunError(
         f"study {study.directory.name}: trial {contender.number} is the best candidate ({judgement.gain:+.1%}), but "
-        f"not proven better than vLLM's defaults ({judgement.verdict}); more trials may prove it, "
+        f"not proven better than {defaults_of(study.about)} ({judgement.verdict}); more trials may prove it, "
         f"--force or --trial {contender.number} writes it all the same"
     )
 

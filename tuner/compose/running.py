@@ -18,6 +18,7 @@ from tuner.compose.options import Options, Places, check_writable, split_command
 from tuner.compose.planning import Prepared, make_plan
 from tuner.errors import InputError
 from tuner.model.json import Json
+from tuner.model.words import defaults_name
 from tuner.ports import Observer, StudyInfo, TrialRunner
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ def run_study(options: Options) -> None:
                 further=info.further,
                 limits=limits,
                 defaults=_defaults(plan),
+                name=defaults_name(_kind(options)),
                 budget_s=options.budget_seconds,
                 quiet=options.as_json,
             )

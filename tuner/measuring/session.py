@@ -122,7 +122,7 @@ class Session:
             value = self._objective()
             width = relative_half_width(value)
             spread = f" ± {width:.1%}" if math.isfinite(width) else ""
-            detail = f": {value.value:.4g} {self.settings.objective.unit}{spread} so far"
+            detail = f": {figure(value.value, self.settings.objective.unit)}{spread} so far"
         self.progress("measure", f"{point.name} round {number} of at most {most}{detail}")
         if self.settings.workload.source == "random" and not self.settings.workload.expected_hit_rate:
             # Random tokens of a small vocabulary repeat by chance: 1,024 prompts hit 2 to 3 % of earlier rounds'.

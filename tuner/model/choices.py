@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tuner.model.json import Json, canonical, finite
+from tuner.model.words import VLLM_DEFAULTS
 
 __all__ = ["Choices", "differing", "fit", "shown"]
-
-_NOTHING = "vLLM's defaults"
 
 
 def shown(value: Json) -> str:
@@ -39,10 +38,12 @@ class Choices:
     Attributes:
         defaults: parameter → what vLLM takes by itself, as far as the space knows.
         reference: the trial that others are compared with (the winner), and its assignment.
+        name: what the defaults are called.
     """
 
     defaults: Mapping[str, Json] = field(default_factory=dict)
     reference: tuple[int, Mapping[str, Json]] | None = None
+    name: str = VLLM_DEFAULTS
     _seen: dict[str, int] = field(default_factory=dict, init=False)
 
     def words(self, number: int, assignment: Mapping[str, Json]) -> list[str]:
@@ -52,7 +53,7 @@ class Choices:
         """
         own = differing(assignment, self.defaults)
         if not own:
-            return [_NOTHING]
+            return [self.name]
         first = self._seen.setdefault(canonical(own), number)
         if first != number:
             return [f"as #{first}"]

@@ -206,6 +206,11 @@ class History:
                 return contender
         return None
 
+    def default_value(self) -> float | None:
+        """The objective that the baseline was last measured with, also where it misses a limit; None before."""
+        values = [t.outcome.objective for t in self.trials if t.outcome.candidate.key == self.baseline_key]
+        return next((value for value in reversed(values) if value is not None), None)
+
     def winner(self) -> Contender | None:
         """The best configuration that measured better than the baseline: confirmed ones go before unconfirmed ones.
 

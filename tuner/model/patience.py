@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tuner.model.history import History
 from tuner.model.outcome import Blame
+from tuner.model.words import sentences
 
 __all__ = ["hopeless"]
 
@@ -34,5 +35,4 @@ def hopeless(history: History) -> str | None:
     if count < patience:
         return None
     whose = {Blame.MACHINE: "the machine", Blame.USER: "the input", Blame.CONFIGURATION: "the space"}[failure.blame]
-    advice = f" {failure.advice}" if failure.advice else ""
-    return f"{what} in a row failed alike ({whose} is at fault): {failure.cause}.{advice}"
+    return sentences(f"{what} in a row failed alike ({whose} is at fault): {failure.cause}", failure.advice)

@@ -12,6 +12,7 @@ from typing import Any
 from tuner.model.choices import differing, shown
 from tuner.model.json import finite
 from tuner.model.targets import figure, short_name
+from tuner.model.words import DEFAULTS, VLLM_DEFAULTS
 
 __all__ = ["TextTable", "choices", "front_lines", "front_table", "loads_lines", "loads_table", "markdown"]
 
@@ -52,7 +53,9 @@ def loads_table(loads: Sequence[Entry], unit: str) -> TextTable:
     return TextTable(title="Best at each load", columns=tuple(columns), rows=tuple(rows), right=right)
 
 
-def loads_lines(loads: Sequence[Entry], defaults: Mapping[str, Any] | None = None) -> list[str]:
+def loads_lines(
+    loads: Sequence[Entry], defaults: Mapping[str, Any] | None = None, name: str = VLLM_DEFAULTS
+) -> list[str]:
     """The single best one, then each configuration that is best somewhere: where, how sure, and what it asks for."""
     single = next((entry["single"]["trial"] for entry in loads if entry["single"]), None)
     lines = [] if single is None else [f"Best single one over all loads (by the study's objective): trial {single}."]
@@ -72,61 +75,60 @@ def loads_lines(loads: Sequence[Entry], defaults: Mapping[str, Any] | None = Non
             doubts.append("accuracy not checked")
         where = ", ".join(str(entry["load"]) for entry in entries)
         note = f" ({'; '.join(doubts)})" if doubts else ""
-        lines.append(f"{where}: trial {trial}{note}: {choices(entries[0]['best']['assignment'], defaults)}")
+        lines.append(f"{where}: trial {trial}{note}: {choices(entries[0]['best']['assignment'], defaults, name)}")
     return lines
 
 
-def front_table(front: Entry) -> TextTable:
+def front_table(front: Entry, name: str = VLLM_DEFAULTS) -> TextTable:
     """One row per configuration on the front, the best of the first objective first."""
-    names = [short_name(objective["metric"]) for objective in front["objectives"]]
+    metrics = [short_name(objective["metric"]) for objective in front["objectives"]]
     units = [objective["unit"] for objective in front["objectives"]]
     columns = ["trial"]
-    for name, unit in zip(names, units, strict=True):
-        columns += [f"{name} ({unit})" if unit else name, "gain"]
+    for metric, unit in zip(metrics, units, strict=True):
+        columns += [f"{metric} ({unit})" if unit else metric, "gain"]
     rows = []
     for point in front["points"]:
         cells = [f"#{point['trial']}"]
-        judgements = point["judgements"] or [None] * len(names)
+        judgements = point["judgements"] or [None] * len(metrics)
         for value, judgement in zip(point["values"], judgements, strict=True):
             sure = judgement is None or judgement["verdict"] != "no significant difference"
             cells += [_value(value), _gain(judgement) if sure else f"({_gain(judgement)})"]
-        roles = ["vLLM's defaults"] if point["baseline"] else []
+        roles = [name] if point["baseline"] else []
         roles += [
             role if role == "knee" else f"best {short_name(role.removeprefix('best '))}" for role in point["roles"]
         ]
         if not point["baseline"] and not point["confirmed"]:
             roles.append("not confirmed")
         rows.append((*cells, ", ".join(roles)))
-    right = frozenset(range(1, 1 + 2 * len(names)))
+    right = frozenset(range(1, 1 + 2 * len(metrics)))
     return TextTable(
-        title=f"Pareto front of {', '.join(names)}",
+        title=f"Pareto front of {', '.join(metrics)}",
         columns=(*columns, "which is"),
         rows=tuple(rows),
         right=right,
     )
 
 
-def front_lines(front: Entry, defaults: Mapping[str, Any] | None = None) -> list[str]:
+def front_lines(front: Entry, defaults: Mapping[str, Any] | None = None, name: str = VLLM_DEFAULTS) -> list[str]:
     """Where vLLM's defaults stand against the front, and what its configurations ask for."""
-    lines = [_place(front["baseline"])]
+    lines = [_place(front["baseline"], name)]
     if any(j and j["verdict"] == "no significant difference" for p in front["points"] for j in p["judgements"]):
-        lines.append("Gains are against vLLM's defaults; in brackets: no significant difference.")
+        lines.append(f"Gains are against {name}; in brackets: no significant difference.")
     shown = [point for point in front["points"] if not point["baseline"]]
-    return lines + [f"trial {point['trial']}: {choices(point['assignment'], defaults)}" for point in shown]
+    return lines + [f"trial {point['trial']}: {choices(point['assignment'], defaults, name)}" for point in shown]
 
 
-def _place(baseline: Entry | None) -> str:
+def _place(baseline: Entry | None, name: str) -> str:
+    whose = name[0].upper() + name[1:] if name == DEFAULTS else name
     if baseline is None:
-        return "vLLM's defaults have no place: they were not measured to the end, or miss a limit."
+        return f"{whose} have no place: they were not measured to the end, or miss a limit."
     if baseline["on_front"]:
-        return (
-            "vLLM's defaults are on the front: nothing measured is better in one objective and no worse in the others."
-        )
+        return f"{whose} are on the front: nothing measured is better in one objective and no worse in the others."
     beaten = baseline["beaten_by"]
     if not beaten:
-        return "vLLM's defaults are not on the front: something is better in one objective and no worse in the others."
+        return f"{whose} are not on the front: something is better in one objective and no worse in the others."
     trials = f"trial{'s' * (len(beaten) > 1)} {', '.join(str(number) for number in beaten)}"
-    return f"vLLM's defaults are behind the front: better in every objective measured {trials}."
+    return f"{whose} are behind the front: better in every objective measured {trials}."
 
 
 def markdown(table: TextTable) -> str:
@@ -137,10 +139,10 @@ def markdown(table: TextTable) -> str:
     return f"### {table.title}\n\n{body}"
 
 
-def choices(assignment: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> str:
+def choices(assignment: Mapping[str, Any], defaults: Mapping[str, Any] | None = None, name: str = VLLM_DEFAULTS) -> str:
     """What the sampler chose beside the ``defaults`` that are known, on one line."""
     chosen = differing(assignment, defaults or {})
-    return " ".join(f"{name}={shown(value)}" for name, value in chosen.items()) or "vLLM's defaults"
+    return " ".join(f"{key}={shown(value)}" for key, value in chosen.items()) or name
 
 
 def _cell(text: str) -> str:

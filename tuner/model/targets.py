@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from difflib import get_close_matches
 
@@ -9,6 +10,8 @@ from tuner.model.workload import Limit, Objective
 
 __all__ = [
     "METRICS",
+    "against",
+    "change",
     "counted",
     "duration",
     "figure",
@@ -42,6 +45,7 @@ METRICS: dict[str, tuple[str, bool, str]] = {
 
 _UNITS = {metric: unit for metric, _, unit in METRICS.values()}
 _SHORT = {metric: name for name, (metric, _, _) in METRICS.items() if name != "output"}
+_HUGE, _TINY = 1e15, 1e-6
 _NUMBER = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*([a-zA-Z/%]*)\s*$")
 _TIME_UNITS = {"": 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _LATENCY_UNITS = {"": 1.0, "ms": 1.0, "s": 1000.0, "us": 0.001}
@@ -93,9 +97,39 @@ def metric_unit(metric: str) -> str:
 
 
 def figure(value: float, unit: str = "") -> str:
-    """A number with its unit, short enough for a table: four digits, thousands with commas."""
-    text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    """A number with its unit, short enough for a table: four digits that count, thousands with commas.
+
+    Small numbers keep their digits (``0.00004``), what is out of all proportion has an exponent.
+    """
+    size = abs(value)
+    if size >= _HUGE or 0 < size < _TINY:
+        text = f"{value:.4g}"
+    elif size >= 999.95:
+        text = f"{value:,.0f}"
+    else:
+        # Below 0.0001 `g` would take an exponent, which nobody reads in a column of numbers.
+        text = f"{value:.4g}" if size >= 1e-4 or not size else f"{float(f'{value:.4g}'):.10f}".rstrip("0")
     return f"{text} {unit}".rstrip()
+
+
+def change(before: float | None, after: float | None) -> str:
+    """``+12.3%``: how far a figure went from the defaults' ``before``, in units of its size; empty where none is known.
+
+    Up is plus also for figures below zero: from -10 to -5 is ``+50.0%``.
+    """
+    if not before or after is None or not math.isfinite(before) or not math.isfinite(after):
+        return ""
+    return f"{(after - before) / abs(before):+.1%}"
+
+
+def against(value: float, default: float | None) -> str:
+    """``1.23× default``; where one of them is below zero there is no such factor, and the change stands for it."""
+    if not default or not math.isfinite(value / default):
+        return ""
+    if default < 0 or value < 0:
+        return f"{change(default, value)} against the default"
+    factor = value / default
+    return f"{factor:.2f}× default" if 0.1 <= factor < 1000 or not factor else f"{figure(factor)}× default"
 
 
 def counted(number: int, what: str) -> str:

@@ -16,6 +16,7 @@ from tuner.model.judge import limits_of
 from tuner.model.loads import load_answers
 from tuner.model.summary import front_summary, loads_summary
 from tuner.model.tables import TextTable, front_lines, front_table, loads_lines, loads_table, markdown
+from tuner.model.words import VLLM_DEFAULTS, defaults_of
 from tuner.report.text import new_table, say
 
 __all__ = ["Answers"]
@@ -29,12 +30,14 @@ class Answers:
         loads: one entry per load point; empty for a study of one point.
         front: the Pareto front, None for a study with one objective.
         unit: of the first objective.
+        name: what the defaults are called.
         defaults: what vLLM takes by itself, as far as the space knows: choices are shown where they differ.
     """
 
     loads: Sequence[Any] = ()
     front: dict[str, Any] | None = None
     unit: str = ""
+    name: str = VLLM_DEFAULTS
     defaults: Mapping[str, Json] = field(default_factory=dict)
 
     @classmethod
@@ -46,6 +49,7 @@ class Answers:
             loads=loads_summary(load_answers(history, limits_of(about), compare)),
             front=None if front is None else front_summary(front),
             unit=history.objective.unit,
+            name=defaults_of(about),
             defaults=defaults if isinstance(defaults, Mapping) else {},
         )
 
@@ -74,10 +78,10 @@ class Answers:
         parts = []
         if self.loads:
             hint = f"The best at one load: tune export --load {self.loads[0]['load']}"
-            parts.append((loads_table(self.loads, self.unit), loads_lines(self.loads, self.defaults), hint))
+            parts.append((loads_table(self.loads, self.unit), loads_lines(self.loads, self.defaults, self.name), hint))
         if self.front is not None:
             hint = "One of the front: tune export --trial N"
-            parts.append((front_table(self.front), front_lines(self.front, self.defaults), hint))
+            parts.append((front_table(self.front, self.name), front_lines(self.front, self.defaults, self.name), hint))
         return parts
 
 

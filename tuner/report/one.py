@@ -13,6 +13,7 @@ from tuner.model.history import Trial
 from tuner.model.json import Json, finite
 from tuner.model.outcome import Outcome
 from tuner.model.targets import metric_unit
+from tuner.model.words import defaults_of
 from tuner.model.workload import Objective
 from tuner.report.document import trial_document
 from tuner.report.show import PHASES
@@ -52,7 +53,7 @@ def print_trial(console: Console, trial: Trial, objective: Objective, about: Map
     if document["reason"]:
         say(console, document["reason"], style="red" if outcome.failure else "yellow")
     _failure(console, outcome)
-    _asked_and_ran(console, document)
+    _asked_and_ran(console, document, defaults_of(about or {}))
     for title, lines in (
         ("Asked for one thing, runs another", document["differences"]),
         ("Warnings that matter", document["warnings"]),
@@ -81,22 +82,24 @@ def _failure(console: Console, outcome: Outcome) -> None:
         say(console, f"  | {line[:300]}", style="dim")
 
 
-def _asked_and_ran(console: Console, document: Mapping[str, Any]) -> None:
+def _asked_and_ran(console: Console, document: Mapping[str, Any], name: str) -> None:
     """What was asked beside what runs; what the server decided by itself follows as text."""
     asked, ran = document["asked"]["arguments"], dict(document["ran"])
     table = new_table("\nSettings", ("setting", "left"), ("asked", "left"), ("runs", "left"))
-    for name, value in asked.items():
-        runs = _counterpart(name, ran)
-        table.add_row(Text(name), Text(shown(value)), Text(shown(ran.pop(runs)) if runs else ""))
-    for name, value in document["asked"]["environment"].items():
-        table.add_row(Text(name), Text(value), "")
+    for setting, value in asked.items():
+        runs = _counterpart(setting, ran)
+        table.add_row(Text(setting), Text(shown(value)), Text(shown(ran.pop(runs)) if runs else ""))
+    for setting, value in document["asked"]["environment"].items():
+        table.add_row(Text(setting), Text(value), "")
     if table.row_count:
         console.print(table)
     else:
-        say(console, "Asked for vLLM's defaults.")
+        say(console, f"Asked for {name}.")
     if ran:
-        say(console, "\nRuns besides, by vLLM's own decision" if asked else "\nRuns", style="bold")
-        for line in fit([f"{name}={shown(value)}" for name, value in ran.items()], max(40, console.width - 2), 100):
+        say(console, "\nRuns besides, by the server's own decision" if asked else "\nRuns", style="bold")
+        for line in fit(
+            [f"{setting}={shown(value)}" for setting, value in ran.items()], max(40, console.width - 2), 100
+        ):
             say(console, f"  {line}")
 
 

@@ -9,7 +9,8 @@ from tuner.model.choices import differing, shown
 from tuner.model.json import finite
 from tuner.model.outcome import Status
 from tuner.model.tables import TextTable, markdown
-from tuner.model.targets import figure, metric_unit, short_name
+from tuner.model.targets import change, figure, metric_unit, short_name
+from tuner.model.words import defaults_name
 from tuner.report.answers import Answers
 from tuner.report.show import FIGURES, KINDS, verdict
 
@@ -50,14 +51,15 @@ def _figures(document: Document) -> str:
         )
         if metric != objective["metric"] and (before is not None or after is not None):
             rows.append(_row(label, unit, before, after))
-    title = "Figures" if winner is None else f"Trial {winner['trial']} against vLLM's defaults"
-    columns = ("figure", "vLLM's defaults", "best", "change")
+    name = defaults_name(document["kind"])
+    title = "Figures" if winner is None else f"Trial {winner['trial']} against {name}"
+    columns = ("figure", name, "best", "change")
     return markdown(TextTable(title=title, columns=columns, rows=tuple(rows), right=frozenset({1, 2, 3})))
 
 
 def _row(label: str, unit: str, before: float | None, after: float | None) -> tuple[str, ...]:
-    change = f"{after / before - 1:+.1%}" if before and after is not None else ""
-    return label, *("" if x is None or not finite(x) else figure(x, unit) for x in (before, after)), change
+    figures = ("" if x is None or not finite(x) else figure(x, unit) for x in (before, after))
+    return label, *figures, change(before, after)
 
 
 def _winner(document: Document) -> str:
@@ -93,7 +95,7 @@ def _trials(document: Document) -> str:
             )
         )
     unit = document["objective"]["unit"] or document["objective"]["metric"]
-    columns = ("trial", "origin", "status", unit, "accuracy", "beyond vLLM's defaults")
+    columns = ("trial", "origin", "status", unit, "accuracy", f"beyond {defaults_name(document['kind'])}")
     return (
         markdown(TextTable(title="Trials", columns=columns, rows=tuple(rows), right=frozenset({3, 4}))) if rows else ""
     )
@@ -101,4 +103,4 @@ def _trials(document: Document) -> str:
 
 def _choices(assignment: Mapping[str, Any], document: Document) -> str:
     own = differing(assignment, document["defaults"])
-    return " ".join(f"{name}={shown(value)}" for name, value in own.items()) or "vLLM's defaults"
+    return " ".join(f"{name}={shown(value)}" for name, value in own.items()) or defaults_name(document["kind"])

@@ -14,7 +14,8 @@ from tuner.model.intervals import gain_interval
 from tuner.model.json import Json
 from tuner.model.outcome import Status
 from tuner.model.summary import basis_words
-from tuner.model.targets import metric_unit, short_name
+from tuner.model.targets import change, metric_unit, short_name
+from tuner.model.words import defaults_name, sentences
 from tuner.report.answers import Answers
 from tuner.report.document import study_document
 from tuner.report.text import counted, duration, figure, new_table, say
@@ -100,15 +101,16 @@ def print_study(
 
 
 def verdict(document: Mapping[str, Any]) -> str:
-    """The study in one sentence: the winner against vLLM's defaults."""
+    """The study in one sentence: the winner against the defaults."""
+    name = defaults_name(document["kind"])
     winner, judgement = document["winner"], document["judgement"]
     if document["baseline"] is None and winner is None:
         measured = document["trials"].get("measured", 0) > 0
         return "No configuration keeps every limit so far." if measured else "Nothing was measured to the end yet."
     if winner is None:
-        return "Nothing measured better than vLLM's defaults so far."
+        return f"Nothing measured better than {name} so far."
     if judgement is None:
-        return f"Trial {winner['trial']} is the best so far; it was not compared with vLLM's defaults."
+        return f"Trial {winner['trial']} is the best so far; it was not compared with {name}."
     gain, low, high = judgement["gain"], judgement["low"], judgement["high"]
     interval = f" ({gain_interval(low, high, judgement['level'])})" if low is not None and high is not None else ""
     basis = f"{interval}, {basis_words(judgement, winner['confirmed'])}"
@@ -116,12 +118,10 @@ def verdict(document: Mapping[str, Any]) -> str:
     basis = " by the replay's estimate, not measured" if judgement["estimated"] else basis
     change = "" if gain is None else f": {gain:+.1%}{basis}"
     names = {
-        "better": f"Trial {winner['trial']} beats vLLM's defaults{change}.",
-        "worse": f"Nothing beats vLLM's defaults; the best other is trial {winner['trial']}{change}.",
+        "better": f"Trial {winner['trial']} beats {name}{change}.",
+        "worse": f"Nothing beats {name}; the best other is trial {winner['trial']}{change}.",
     }
-    return names.get(
-        judgement["verdict"], f"No significant gain over vLLM's defaults (trial {winner['trial']}{change})."
-    )
+    return names.get(judgement["verdict"], f"No significant gain over {name} (trial {winner['trial']}{change}).")
 
 
 def _comparison(console: Console, document: Mapping[str, Any]) -> None:
@@ -132,7 +132,7 @@ def _comparison(console: Console, document: Mapping[str, Any]) -> None:
     judgement = document["judgement"]
     proven = judgement is not None and judgement["verdict"] == "better" and not judgement["estimated"]
     column = "winner" if proven else "best candidate"
-    columns = [("figure", "left"), ("vLLM's defaults", "right"), (column, "right"), ("change", "right")]
+    columns = [("figure", "left"), (defaults_name(document["kind"]), "right"), (column, "right"), ("change", "right")]
     shown_columns = len(columns) if winner is not None else 2
     table = new_table("", *columns[:shown_columns])
     objective = document["objective"]
@@ -152,7 +152,7 @@ def _comparison(console: Console, document: Mapping[str, Any]) -> None:
         title = f"Winner: trial {winner['trial']}" if proven else f"Best candidate{doubt}: trial {winner['trial']}"
         own = differing(winner["assignment"], document["defaults"])
         words = [f"{name}={shown(value)}" for name, value in own.items()]
-        say(console, f"{title}: {' '.join(words) or 'vLLM defaults'}")
+        say(console, f"{title}: {' '.join(words) or defaults_name(document['kind'])}")
 
 
 def _counted_trials(contender: Mapping[str, Any] | None) -> str:
@@ -169,8 +169,7 @@ def _figures(contender: Mapping[str, Any] | None) -> dict[str, float]:
 
 
 def _pair(before: float | None, after: float | None, unit: str) -> tuple[str, str, str]:
-    change = f"{after / before - 1:+.1%}" if before and after is not None else ""
-    return figure(before, unit), figure(after, unit), change
+    return figure(before, unit), figure(after, unit), change(before, after)
 
 
 def _limits(console: Console, document: Mapping[str, Any]) -> None:
@@ -205,14 +204,15 @@ def _trials(console: Console, document: Mapping[str, Any]) -> None:
     lines = [line for line in document["table"] if line["status"] != Status.EXCLUDED.value]
     if not lines:
         return
-    choices = Choices(document["defaults"], _reference(document))
+    name = defaults_name(document["kind"])
+    choices = Choices(document["defaults"], _reference(document), name)
     wide = console.width >= _WIDE
     columns = [("#", "right"), ("origin", "left"), ("status", "left")]
     columns += [(document["objective"]["unit"] or "objective", "right"), ("±", "right")]
     with_accuracy = any(line["accuracy"] is not None for line in lines)
     columns += [("accuracy", "right")] if with_accuracy else []
     columns += [("s", "right")]
-    asked = "chosen beyond vLLM's defaults, and what came of it"
+    asked = f"chosen beyond {name}, and what came of it"
     columns += [(asked, "left")] if wide else []
     table = new_table("Trials", *columns)
     notes: list[list[str]] = []
@@ -225,7 +225,7 @@ def _trials(console: Console, document: Mapping[str, Any]) -> None:
     if wide:
         console.print(table)
     else:
-        _in_turns(console, table, notes)
+        _in_turns(console, table, notes, name)
 
 
 def _reference(document: Mapping[str, Any]) -> tuple[int, Mapping[str, Json]] | None:
@@ -265,12 +265,12 @@ def _status(line: Mapping[str, Any]) -> str:
     return line["basis"] if line["status"] == Status.MEASURED.value else f"{line['status']}, {line['basis']}"
 
 
-def _in_turns(console: Console, table: Any, notes: Sequence[Sequence[str]]) -> None:
+def _in_turns(console: Console, table: Any, notes: Sequence[Sequence[str]], name: str) -> None:
     """The table's rows with each trial's choices on lines of their own below: what 80 columns can hold."""
     with console.capture() as capture:
         console.print(table)
     title, header, *rows = [line.rstrip() for line in capture.get().splitlines()]
-    say(console, f"{title}, and what they chose beyond vLLM's defaults")
+    say(console, f"{title}, and what they chose beyond {name}")
     say(console, header)
     # The cells above hold no line breaks, so there is one row for each trial.
     for row, lines in zip(rows, notes, strict=False):
@@ -302,9 +302,8 @@ def _troubles(console: Console, document: Mapping[str, Any]) -> None:
     for failure in document["failures"]:
         numbers = ", ".join(str(number) for number in failure["trials"])
         which = f"trial{'' if len(failure['trials']) == 1 else 's'} {numbers}"
-        advice = f" {failure['advice']}" if failure["advice"] else ""
-        cause = failure["cause"].rstrip(".")
-        say(console, f"Failed ({failure['class']}; at fault: {failure['blame']}; {which}): {cause}.{advice}")
+        first = f"Failed ({failure['class']}; at fault: {failure['blame']}; {which}): {failure['cause']}"
+        say(console, sentences(first, failure["advice"]))
 
 
 def _time(console: Console, document: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from tuner.model.json import finite
 from tuner.model.tables import TextTable, front_lines, front_table, loads_lines, loads_table, markdown
 from tuner.model.targets import short_name
+from tuner.model.words import VLLM_DEFAULTS
 from tuner.tracking.payload import legal
 
 __all__ = ["answer_metrics", "answer_tables", "answer_tags", "answer_text"]
@@ -39,10 +40,10 @@ def answer_metrics(summary: Summary) -> dict[str, float]:
     return {name: float(value) for name, value in found.items() if finite(value)}
 
 
-def answer_tags(summary: Summary) -> dict[str, str]:
+def answer_tags(summary: Summary, defaults: str = VLLM_DEFAULTS) -> dict[str, str]:
     """Which trial is best at which load, and which trials are on the front."""
     tags = {
-        legal(f"best.{entry['load']}"): f"trial {entry['best']['trial']}" if entry["best"] else "vLLM's defaults"
+        legal(f"best.{entry['load']}"): f"trial {entry['best']['trial']}" if entry["best"] else defaults
         for entry in summary.get("loads") or ()
     }
     front = summary.get("front")
@@ -51,31 +52,31 @@ def answer_tags(summary: Summary) -> dict[str, str]:
     return tags
 
 
-def answer_text(summary: Summary) -> str:
+def answer_text(summary: Summary, defaults: str = VLLM_DEFAULTS) -> str:
     """The sections of the description, in Markdown; empty for a study of one load and one objective."""
     parts = []
-    for table, lines in _sections(summary):
+    for table, lines in _sections(summary, defaults):
         parts += [markdown(table), "\n".join(f"- {line}" for line in lines)]
     return "\n\n".join(part for part in parts if part)
 
 
-def answer_tables(summary: Summary) -> dict[str, str]:
+def answer_tables(summary: Summary, defaults: str = VLLM_DEFAULTS) -> dict[str, str]:
     """Artifacts ``loads.json`` and ``front.json``, in the split layout that MLflow's table view reads."""
     names = [name for name in ("loads", "front") if summary.get(name)]
-    tables = [table for table, _ in _sections(summary)]
+    tables = [table for table, _ in _sections(summary, defaults)]
     return {
         f"{name}.json": json.dumps({"columns": _different(table.columns), "data": [list(row) for row in table.rows]})
         for name, table in zip(names, tables, strict=True)
     }
 
 
-def _sections(summary: Summary) -> list[tuple[TextTable, list[str]]]:
+def _sections(summary: Summary, name: str = VLLM_DEFAULTS) -> list[tuple[TextTable, list[str]]]:
     sections = []
     if summary.get("loads"):
         loads = summary["loads"]
-        sections.append((loads_table(loads, str(summary.get("unit", ""))), loads_lines(loads)))
+        sections.append((loads_table(loads, str(summary.get("unit", ""))), loads_lines(loads, name=name)))
     if summary.get("front"):
-        sections.append((front_table(summary["front"]), front_lines(summary["front"])))
+        sections.append((front_table(summary["front"], name), front_lines(summary["front"], name=name)))
     return sections
 
 

@@ -12,6 +12,8 @@ from typing import Any
 from tuner.model.candidate import Candidate
 from tuner.model.intervals import gain_interval
 from tuner.model.json import finite
+from tuner.model.targets import change, figure
+from tuner.model.words import VLLM_DEFAULTS
 from tuner.model.workload import Objective
 from tuner.tracking.answers import answer_metrics, answer_tags, answer_text
 from tuner.tracking.payload import Mask, legal, shown, yaml_text
@@ -52,6 +54,7 @@ class Overview:
         rows: one per ended trial (:func:`tuner.tracking.payload.row`).
         summary: the study's own verdict; empty while it runs. Its keys ``winner.trial`` and ``judgement`` are used.
         model: what goes to vLLM as the model.
+        defaults: what the baseline is called.
     """
 
     title: str
@@ -60,6 +63,7 @@ class Overview:
     rows: Sequence[Row]
     summary: Mapping[str, Any] = field(default_factory=dict)
     hide: Mask = field(default_factory=Mask)
+    defaults: str = VLLM_DEFAULTS
 
     @property
     def baseline(self) -> Row | None:
@@ -158,7 +162,7 @@ class Overview:
         tags = {"winner": f"trial {winner['number']}" if winner else "none yet" if not self.summary else "none"}
         if isinstance(judgement, Mapping):
             tags["verdict"] = str(judgement.get("verdict", ""))
-        return {**tags, **answer_tags(self.summary)}
+        return {**tags, **answer_tags(self.summary, self.defaults)}
 
     def _gain(self) -> dict[str, float] | None:
         judgement = self.summary.get("judgement")
@@ -167,8 +171,8 @@ class Overview:
         baseline, winner = self.baseline, self.winner
         if baseline is None or winner is None or not baseline["objective"]:
             return None
-        change = winner["objective"] / baseline["objective"] - 1
-        return {"gain": change if self.objective.maximize else -change}
+        rise = (winner["objective"] - baseline["objective"]) / abs(baseline["objective"])
+        return {"gain": rise if self.objective.maximize else -rise}
 
     # --- texts ---
 
@@ -184,7 +188,7 @@ class Overview:
 
     def note(self) -> str:
         """The description in Markdown."""
-        parts = [f"**{self.title}**", self._verdict(), self._comparison(), answer_text(self.summary)]
+        parts = [f"**{self.title}**", self._verdict(), self._comparison(), answer_text(self.summary, self.defaults)]
         text = self.yaml()
         if text is not None:
             parts.append(f"### The winner, for `vllm serve --config best.yaml`\n\n```yaml\n{text}```")
@@ -198,7 +202,7 @@ class Overview:
             return "No winner yet." if not self.summary else "No configuration but the default can be recommended."
         sentence = f"Trial {winner['number']}"
         if gain is not None and finite(gain.get("gain")):
-            sentence += f" is **{gain['gain']:+.1%}** against vLLM's default"
+            sentence += f" is **{gain['gain']:+.1%}** against {self.defaults}"
             if finite(gain.get("low")) and finite(gain.get("high")):
                 sentence += f" ({gain_interval(gain['low'], gain['high'], gain.get('level', 0.99))})"
         if isinstance(judgement, Mapping):
@@ -230,7 +234,7 @@ class Overview:
         ours_all, theirs_all = self._figures("winner", winner), self._figures("baseline", baseline)
         ours = f"winner (trial {winner['number']})" if winner is not None else "winner"
         lines = [
-            f"| | vLLM's default (trial {baseline['number']}) | {ours} | change |",
+            f"| | {self.defaults} (trial {baseline['number']}) | {ours} | change |",
             "|:---|---:|---:|---:|",
         ]
         for metric, label in figures:
@@ -240,8 +244,7 @@ class Overview:
                 before, after = self._pooled("baseline", before), self._pooled("winner", after)
             if before is None and after is None:
                 continue
-            change = f"{after / before - 1:+.1%}" if before and after is not None else ""
-            lines.append(f"| {label} | {_number(before)} | {_number(after)} | {change} |")
+            lines.append(f"| {label} | {_number(before)} | {_number(after)} | {change(before, after)} |")
         return "\n".join(lines)
 
     def _trials(self) -> str:
@@ -260,7 +263,7 @@ class Overview:
             mark = "" if row["feasible"] else f" ⚠ {row['reason']}"
             lines.append(
                 f"| {row['number']} | {_number(row['objective'])} | {_number(row['metrics'].get('accuracy/score'))} "
-                f"| {_cell(asks or 'vLLM defaults')}{_cell(mark)} |"
+                f"| {_cell(asks or self.defaults)}{_cell(mark)} |"
             )
         if len(measured) > _SHOWN_TRIALS:
             lines.append(f"\n{len(measured) - _SHOWN_TRIALS} more in the artifact `trials.csv`.")
@@ -307,9 +310,7 @@ def _rounded(value: Any) -> Any:
 
 
 def _number(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return "" if value is None else figure(value)
 
 
 def _cell(text: str) -> str:

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from tuner.model.words import defaults_of
 from tuner.ports import StudyInfo
 from tuner.tracking import payload
 from tuner.tracking.answers import answer_tables
@@ -150,6 +151,7 @@ class Sender:
             rows=rows,
             summary=self._summary,
             hide=self._hide,
+            defaults=defaults_of({"facts": self._info.facts}),
         )
 
     def _show(self, rows: list[dict[str, Any]], at: int) -> None:
@@ -157,7 +159,7 @@ class Sender:
         parent = self._parent(at)
         # MLflow shows the value of the last step as the run's: the number of trials known is a step that grows.
         metrics = [(name, value, len(rows)) for name, value in overview.metrics().items()]
-        tables = {"trials.json": overview.table_json(), **answer_tables(self._summary)}
+        tables = {"trials.json": overview.table_json(), **answer_tables(self._summary, overview.defaults)}
         tags = {
             **overview.tags(),
             "mlflow.note.content": overview.note()[:60_000],

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import contextlib
+import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.model.targets import (
+    against,
+    change,
     duration,
     figure,
     is_usual,
@@ -111,3 +114,54 @@ def test_a_bound_on_time_reads_as_it_was_set(seconds: float, text: str) -> None:
 )
 def test_which_side_of_a_metric_is_bad(text: str, usual: bool) -> None:
     assert is_usual(parse_limit(text)) is usual
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (0.00004, "0.00004"),
+        (-0.000012345678, "-0.00001235"),
+        (0.0012345, "0.001234"),
+        (12.3456, "12.35"),
+        (999.96, "1,000"),
+        (123456.7, "123,457"),
+        (3e-9, "3e-09"),
+        (1e20, "1e+20"),
+    ],
+)
+def test_figures_have_digits_that_count(value: float, text: str) -> None:
+    assert figure(value) == text
+    assert figure(value, "req/s") == f"{text} req/s"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "text"),
+    [
+        (100.0, 150.0, "+50.0%"),
+        (-10.0, -5.0, "+50.0%"),
+        (-10.0, -15.0, "-50.0%"),
+        (0.0, 5.0, ""),
+        (None, 5.0, ""),
+        (5.0, None, ""),
+        (5.0, math.inf, ""),
+    ],
+)
+def test_a_change_up_is_plus(before: float | None, after: float | None, text: str) -> None:
+    assert change(before, after) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "default", "text"),
+    [
+        (150.0, 100.0, "1.50× default"),
+        (0.001, 1.0, "0.001× default"),
+        (0.0, 1.0, "0.00× default"),
+        (-5.0, -10.0, "+50.0% against the default"),
+        (5.0, -10.0, "+150.0% against the default"),
+        (5.0, None, ""),
+        (5.0, 0.0, ""),
+    ],
+)
+def test_a_factor_only_where_there_is_one(value: float, default: float | None, text: str) -> None:
+    assert against(value, default) == text

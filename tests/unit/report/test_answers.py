@@ -104,7 +104,7 @@ def test_the_study_as_a_page() -> None:
     document = study_document(history, history.judge(winner, compare), about)
     page = study_page(document, Answers.of(history, about, compare))
     assert page.startswith("## Study s: m on cpu, workload w\n\nMeasured by the trial command")
-    assert "\n**Trial 1 beats vLLM's defaults: +50.0%" in page
+    assert "\n**Trial 1 beats the defaults: +50.0%" in page
     assert "| throughput/output | 125 tok/s | 187.5 tok/s | +50.0% |" in page
     assert "- Limit: ttft_p99 at most 500 ms" in page
     assert "| #1 | search | measured | 187.5 ±0.0% |  | seqs=512 note=[red] |" in page

@@ -316,3 +316,20 @@ def test_trackers_are_told_the_reports_means() -> None:
     for side, value in (("winner", 785.0), ("baseline", 502.0)):
         assert said[side]["value"] == document[side]["value"] == value  # type: ignore[index,call-overload]
         assert said[side]["metrics"] == document[side]["metrics"] == {"throughput/output": value}  # type: ignore[index,call-overload]
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_a_trial_commands_study_is_compared_with_the_defaults_below_zero_too(width: int) -> None:
+    history = History(objective=Objective(metric="score", unit=""), baseline_key=BASELINE.key)
+    for number, value in enumerate((-10.0, -5.0, -0.00004)):
+        candidate = BASELINE if not number else Candidate(assignment={"n": number}, arguments={"n": number})
+        history.add(Trial(number=number, origin="search", outcome=measured(candidate, value)))
+    winner = history.winner()
+    assert winner is not None
+    console, out = shown(width)
+    print_study(console, history, history.judge(winner, compare), {"facts": {"kind": "external"}})
+    text = out.getvalue()
+    rows = [" ".join(line.split()) for line in text.splitlines()]
+    assert "figure the defaults best candidate change" in rows or "figure the defaults winner change" in rows
+    assert "score -10 -0.00004 +100.0%" in rows
+    assert "vLLM's defaults" not in text

@@ -140,5 +140,12 @@ def test_the_parent_run_has_the_means_that_the_report_has() -> None:
 def test_a_replays_estimate_is_named_and_has_no_interval() -> None:
     judgement = {"verdict": "better", "gain": 1.33, "low": None, "high": None, "basis": "starts", "estimated": True}
     view = overview({"winner": {"trial": 1}, "judgement": judgement})
-    assert "is **+133.0%** against vLLM's default by the replay's estimate, not measured. Verdict" in view.note()
+    assert "is **+133.0%** against vLLM's defaults by the replay's estimate, not measured. Verdict" in view.note()
     assert "gain/low" not in view.metrics()
+
+
+def test_below_zero_the_page_keeps_better_as_plus() -> None:
+    rows = [{**BASELINE, "objective": -10.0}, row(1, -5.0)]
+    view = overview(rows=[{**item, "metrics": {"throughput/output": item["objective"]}} for item in rows])
+    assert view.metrics()["gain/gain"] == pytest.approx(0.5)
+    assert "| -10 | -5 | +50.0% |" in view.note()

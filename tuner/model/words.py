@@ -1,0 +1,40 @@
+"""How people are told things: sentences one after the other, and what a study is compared with by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tuner.model.json import Json
+
+__all__ = ["DEFAULTS", "VLLM_DEFAULTS", "defaults_name", "defaults_of", "sentences"]
+
+VLLM_DEFAULTS = "vLLM's defaults"
+DEFAULTS = "the defaults"
+"""The baseline of a trial command's study: what it measures need not be vLLM."""
+
+_ENDS = (".", "!", "?", "…")
+
+
+def sentences(*texts: str) -> str:
+    """Texts one after the other, each as a sentence with its full stop; empty ones are left out.
+
+    Causes come from logs and advice from rules: some end with a full stop, some do not, and what follows begins with a
+    capital unless it begins with a name (``gpu_memory_utilization``, ``--trial-timeout``).
+    """
+    said: list[str] = []
+    for text in filter(None, (text.strip() for text in texts)):
+        first = text.partition(" ")[0].rstrip(",;:")
+        whole = text[0].upper() + text[1:] if said and first.isalpha() and first.islower() else text
+        said.append(whole if whole.endswith(_ENDS) else f"{whole}.")
+    return " ".join(said)
+
+
+def defaults_name(kind: object) -> str:
+    """What the baseline of a study of this kind (``vllm``, ``external``, ``replay``) is called."""
+    return DEFAULTS if kind == "external" else VLLM_DEFAULTS
+
+
+def defaults_of(about: Mapping[str, Json]) -> str:
+    """The same by the study's description: ``facts.kind`` says what measured."""
+    facts = about.get("facts")
+    return defaults_name(facts.get("kind") if isinstance(facts, Mapping) else None)
