@@ -146,7 +146,8 @@ class StudyView:
         if outcome.exclusion is not None:
             return Text(f"not launched: {outcome.exclusion.reason}")
         if outcome.failure is not None:
-            return Text(f"{outcome.failure.kind}: {outcome.failure.cause}{took}")
+            after = f" (after {seconds:.0f} s)" if seconds else ""
+            return Text(f"{outcome.failure.kind}: {outcome.failure.cause.rstrip('.')}{after}")
         if outcome.objective is None:
             return Text(outcome.status.value)
         text = Text(figure(outcome.objective, self._objective.unit))

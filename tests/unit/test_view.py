@@ -10,7 +10,7 @@ from rich.console import Console
 from tuner.model.candidate import Candidate
 from tuner.model.judge import constraints
 from tuner.model.measurement import Measurement, ServerReport
-from tuner.model.outcome import Outcome, Status
+from tuner.model.outcome import Blame, Failure, Outcome, Status
 from tuner.model.workload import Limit, Objective
 from tuner.view import StudyView
 
@@ -112,3 +112,9 @@ def test_another_engines_defaults_are_not_vllms() -> None:
     text = ended(Objective(), 700.0, name="the defaults")
     assert text.splitlines()[1].endswith("#5   700 tok/s  the defaults")
     assert "vLLM" not in text
+
+
+def test_a_failure_is_no_sentence_about_its_time() -> None:
+    failure = Failure(kind="no-kv", cause="2 GiB do not fit.", blame=Blame.CONFIGURATION)
+    outcome = Outcome(candidate=CANDIDATE, status=Status.BROKEN, failure=failure, seconds={"total": 12.0})
+    assert "✗ #3   no-kv: 2 GiB do not fit (after 12 s)  seqs=64\n" in seen(outcome)

@@ -76,11 +76,14 @@ class Answers:
 
     def _parts(self) -> list[tuple[TextTable, list[str], str]]:
         parts = []
+        # What a command measured is no configuration of vLLM's that could be exported.
+        ours = self.name == VLLM_DEFAULTS
         if self.loads:
-            hint = f"The best at one load: tune export --load {self.loads[0]['load']}"
+            way = f"export --load {self.loads[0]['load']}" if ours else "report --json"
+            hint = f"The best at one load: tune {way}"
             parts.append((loads_table(self.loads, self.unit), loads_lines(self.loads, self.defaults, self.name), hint))
         if self.front is not None:
-            hint = "One of the front: tune export --trial N"
+            hint = f"One of the front: tune {'export' if ours else 'report'} --trial N"
             parts.append((front_table(self.front, self.name), front_lines(self.front, self.defaults, self.name), hint))
         return parts
 
