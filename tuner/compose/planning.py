@@ -257,7 +257,10 @@ def list_spaces(*, as_json: bool) -> None:
         ]
         sys.stdout.write(json.dumps({"profiles": document, "workloads": spaces.workloads()}, indent=1) + "\n")
         return
-    table = Table("profile", "hardware", "default model", "workload", box=None, header_style="bold")
+    table = Table(box=None, header_style="bold")
+    for title in ("profile", "hardware", "default model", "workload"):
+        # Names are typed again as they stand here: the hardware's own gives way in a narrow terminal.
+        table.add_column(title, no_wrap=title != "hardware", overflow="fold")
     for row in rows:
         table.add_row(row.name, f"{row.count} × {row.device}", row.model, row.workload)
     console = _console()

@@ -30,11 +30,12 @@ def say(console: Console, text: str, *, style: str = "") -> None:
 
 
 def new_table(title: str, *columns: tuple[str, str]) -> Table:
-    """A table without rules; a column is its name and ``left`` or ``right``."""
+    """A table without rules; a column is its name and ``left`` or ``right``. The first holds names: whole."""
     table = _Titled(box=None, pad_edge=False, header_style="dim")
     table.heading = title
-    for name, justify in columns:
-        table.add_column(name, justify="right" if justify == "right" else "left", overflow="fold")
+    for place, (name, justify) in enumerate(columns):
+        side = "right" if justify == "right" else "left"
+        table.add_column(name, justify=side, overflow="fold", no_wrap=place == 0)  # type: ignore[arg-type]
     return table
 
 

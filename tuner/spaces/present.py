@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tuner.model.json import Json
@@ -17,6 +18,11 @@ __all__ = ["describe", "print_plan"]
 
 _LIFTED = "false"
 """The condition of a rule that a later file has lifted; it stays in the space to lift a built-in one as well."""
+
+_WIDE = 120
+"""Columns from which on a rule's name, its reason and its source share a line."""
+_BESIDE = 60
+"""Columns that values, default and condition of a parameter take beside its names."""
 
 
 def describe(plan: Plan) -> dict[str, Json]:
@@ -95,12 +101,7 @@ def print_plan(plan: Plan, console: Console) -> None:
     )
     for name, value in (*space.base_arguments.items(), *space.base_environment.items()):
         console.print(f"  always {escape(name)} = {escape(str(value))}", highlight=False)
-    table = _table("parameter", "sets", "values", "vLLM's default", "only when")
-    for item in space.parameters:
-        default = "" if item.default is None else str(item.default)
-        cells = (item.name, item.target or "several", _shown(item), default, item.when.text if item.when else "")
-        table.add_row(*map(escape, cells))
-    console.print(table)
+    _parameters(console, space.parameters)
     for title, rows in (
         (
             "never launched",
@@ -108,22 +109,63 @@ def print_plan(plan: Plan, console: Console) -> None:
         ),
         ("tried first", [(start.name, _assigned(start.assignment), start.source) for start in space.starts]),
     ):
-        if rows:
-            table = _table(title, "", "source")
+        if rows and console.width >= _WIDE:
+            table = _table(title, "", "source", whole=1)
             for row in rows:
                 table.add_row(*map(escape, row))
             console.print(table)
+        elif rows:
+            console.print(f"\n[bold]{title}[/]", highlight=False)
+            for name, *texts in rows:
+                _under(console, name, texts)
     for note in plan.notes:
         console.print(f"· {escape(note)}", highlight=False)
 
 
-def _table(*titles: str) -> Table:
+def _parameters(console: Console, parameters: Sequence[Parameter]) -> None:
+    """As a table where names, flags and the rest fit side by side; else each with its values on lines of their own."""
+    from rich.markup import escape  # noqa: PLC0415
+
+    table = _table("parameter", "sets", "values", "vLLM's default", "only when", whole=2)
+    for item in parameters:
+        default = "" if item.default is None else str(item.default)
+        cells = (item.name, item.target or "several", _shown(item), default, item.when.text if item.when else "")
+        table.add_row(*map(escape, cells))
+    names = sum(max((len(cell) for cell in column), default=0) for column in _names(parameters))
+    if names + _BESIDE <= console.width:
+        console.print(table)
+        return
+    console.print("[bold]parameter, and what it sets[/]", highlight=False)
+    for item in parameters:
+        told = [_shown(item)] if item.default is None else [f"{_shown(item)} (vLLM's default: {item.default})"]
+        told += [f"only when {item.when.text}"] if item.when else []
+        _under(console, f"{item.name}  {item.target or 'several flags'}", told)
+
+
+def _names(parameters: Sequence[Parameter]) -> tuple[list[str], list[str]]:
+    return [item.name for item in parameters], [item.target or "several" for item in parameters]
+
+
+def _under(console: Console, head: str, texts: Sequence[str]) -> None:
+    """A name on a line of its own, what belongs to it indented below; a pipe gets every text on one line."""
+    from rich.padding import Padding  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    console.print(Text(head), soft_wrap=True)
+    for text in filter(None, texts):
+        if console.is_terminal:
+            console.print(Padding(Text(text, style="dim"), (0, 0, 0, 4)))
+        else:
+            console.print(Text(f"    {text}"), soft_wrap=True)
+
+
+def _table(*titles: str, whole: int) -> Table:
+    """The first ``whole`` columns are names: readable (and copied) whole, however narrow the others get."""
     from rich.table import Table  # noqa: PLC0415
 
     table = Table(box=None, header_style="bold")
-    for title in titles:
-        # Names and flags must be readable (and copied) whole, however narrow the terminal.
-        table.add_column(title, overflow="fold")
+    for number, title in enumerate(titles):
+        table.add_column(title, overflow="fold", no_wrap=number < whole)
     return table
 
 

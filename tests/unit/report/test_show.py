@@ -333,3 +333,13 @@ def test_a_trial_commands_study_is_compared_with_the_defaults_below_zero_too(wid
     assert "figure the defaults best candidate change" in rows or "figure the defaults winner change" in rows
     assert "score -10 -0.00004 +100.0%" in rows
     assert "vLLM's defaults" not in text
+
+
+def test_a_setting_keeps_its_name_at_eighty_columns() -> None:
+    name = "compilation-config.max_cudagraph_capture_size"
+    candidate = Candidate(assignment={"g": 1}, arguments={name: "a-long-value-" * 6, "max-num-seqs": 8})
+    outcome = replace(measured(candidate, 5.0), server=ServerReport(effective={"max-num-seqs": "another-long-" * 6}))
+    console, out = shown(80)
+    print_trial(console, Trial(number=1, origin="search", outcome=outcome), Objective())
+    assert name in out.getvalue().split()
+    assert all(len(line) <= 80 for line in out.getvalue().split("Measured")[0].splitlines())
