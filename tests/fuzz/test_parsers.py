@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tests.fuzz.strategies import damaged, documents, json_values, jsonl
 from tuner.compose.options import Options
 from tuner.errors import TunerError
-from tuner.measuring import bench, prometheus, sources
-from tuner.model import records, secrets, targets
+from tuner.measuring import bench, prometheus
+from tuner.model import records, secrets, targets, traffic
 from tuner.model.candidate import Candidate
 from tuner.model.expression import Expression, ExpressionError
 from tuner.model.outcome import Outcome, Status
@@ -115,7 +115,7 @@ def test_space_file(bounded: Bounded, text: str) -> None:
 @given(text=jsonl(REQUESTS, KEYS))
 def test_traffic_files(bounded: Bounded, text: str) -> None:
     with _file(text, "traffic.jsonl") as path, bounded():
-        for read in (sources.read_jsonl, sources.read_sharegpt, sources.read_trace):
+        for read in (traffic.read_jsonl, traffic.read_sharegpt, traffic.read_trace):
             with contextlib.suppress(TunerError):
                 read(path)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.compose.options import Options
@@ -25,15 +26,21 @@ def check_inputs(options: Options, plan: Plan) -> None:
     """Look at every file and task that was named, before anything is written and not after hours.
 
     Raises:
-        InputError: a question file, an lm-eval task or the replayed table is not there or not what it should be, or
-            the workload wants a chat template that the model does not have, or goodput is asked for without a limit
-            that says which requests are good.
+        InputError: a question or traffic file, an lm-eval task or the replayed table is not there or not what it
+            should be, or the workload wants a chat template that the model does not have, or goodput is asked for
+            without a limit that says which requests are good.
     """
     if options.replay is not None:
         from tuner.serving.replay import ReplayRunner  # noqa: PLC0415
 
         ReplayRunner(options.replay, objective=options.parsed_objective, hardware=plan.hardware)
-    if options.trial_command is not None or options.replay is not None:
+    elsewhere = options.trial_command is not None or options.replay is not None
+    if plan.workload.path and (not elsewhere or Path(plan.workload.path).is_file()):
+        # Where something else measures, the file of a YAML workload may lie where that is.
+        from tuner.measuring.workloads import read_traffic  # noqa: PLC0415
+
+        read_traffic(plan.workload)
+    if elsewhere:
         return
     _check_goodput(options)
     _check_template(plan)

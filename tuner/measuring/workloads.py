@@ -16,8 +16,8 @@ from pathlib import Path
 
 from tuner.errors import InputError
 from tuner.measuring import corpus
-from tuner.measuring.sources import Arrival, Record, read_jsonl, read_sharegpt, read_trace
 from tuner.model.outcome import Blame, Failure
+from tuner.model.traffic import Arrival, Record, read_jsonl, read_sharegpt, read_trace
 from tuner.model.workload import LoadPoint, Workload
 from tuner.ports import MeasurementFailed
 

@@ -35,4 +35,7 @@ def finite(value: object) -> bool:
     """True for a real, finite number (booleans are not numbers here)."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return math.isfinite(value)
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False  # an integer beyond every float

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from pathlib import Path
 
 import pytest
 
@@ -77,3 +78,26 @@ def test_goodput_without_a_latency_to_keep_is_refused_as_the_load_generator_woul
 def test_the_budget_as_values() -> None:
     values = about_values(Options(hardware="h200", budget="10"), open_plan("h200").workload)
     assert values["budget"] == {"seconds": 10.0, "trials": None}
+
+
+@pytest.mark.parametrize("line", ['{"prompt": "x", "output_tokens": 0}', '{"prompt": " "}', '{"prompt": "x", "'])
+@pytest.mark.parametrize("command", [None, "mine"])
+def test_the_traffic_file_of_a_yaml_workload_is_read_before_anything_runs(
+    tmp_path: Path, line: str, command: str | None
+) -> None:
+    (tmp_path / "mine.jsonl").write_text('{"prompt": "fine"}\n' + line)
+    workload = tmp_path / "w.yaml"
+    workload.write_text("schema: 1\nworkload: {source: jsonl, path: mine.jsonl}\n")
+    plan = open_plan("h200", workload=str(workload))
+    options = Options(hardware="h200", trial_command=command, check_quality=False)
+    with pytest.raises(InputError, match=re.escape(f"{tmp_path / 'mine.jsonl'}:2: ")):
+        check_inputs(options, plan)
+
+
+def test_where_a_command_measures_the_traffic_may_lie_elsewhere(tmp_path: Path) -> None:
+    workload = tmp_path / "w.yaml"
+    workload.write_text("schema: 1\nworkload: {source: jsonl, path: far-away.jsonl}\n")
+    plan = open_plan("h200", workload=str(workload))
+    check_inputs(Options(hardware="h200", trial_command="mine"), plan)
+    with pytest.raises(InputError, match="No such file"):
+        check_inputs(Options(hardware="h200", check_quality=False), plan)

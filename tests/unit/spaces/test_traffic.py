@@ -42,14 +42,20 @@ def test_trace_and_sharegpt(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("a.jsonl", b"", "holds no requests"),
-        ("a.jsonl", b"{", "a.jsonl:1: is not JSON"),
-        ("a.jsonl", b'{"prompt": "x"}\n[1]', "a.jsonl:2: must be a JSON object"),
-        ("a.jsonl", b'{"text": "x"}', 'a.jsonl:1: has neither "prompt" nor'),
-        ("a.jsonl", b"\xff\xfe", "is not UTF-8"),
-        ("a.json", b"{}", "holds no requests"),
-        ("a.json", b"[" * 100_000, "is not JSON"),
-        ("a.json", b"\xff", "is not UTF-8"),
+        ("a.jsonl", b"", "holds no prompts"),
+        ("a.jsonl", b"{", "a.jsonl:1: not JSON"),
+        ("a.jsonl", b'{"prompt": "x"}\n[1]', "a.jsonl:2: a JSON object is wanted"),
+        ("a.jsonl", b'{"text": "x"}', 'a.jsonl:1: "prompt" must be a text'),
+        ("a.jsonl", b'{"prompt": "x"}\n{"prompt": " "}', 'a.jsonl:2: "prompt" must be a text that is not empty'),
+        ("a.jsonl", b'{"prompt": "x", "output_tokens": 0}', 'a.jsonl:1: "output_tokens" must be 1 to'),
+        ("a.jsonl", b'{"prompt": "x", "output_tokens": true}', 'a.jsonl:1: "output_tokens" must be a whole number'),
+        ("a.jsonl", b'{"input_length": 9, "output_length": 9}', 'a.jsonl:1: "timestamp" must be seconds'),
+        ("a.jsonl", b'{"timestamp": 0, "input_length": 9, "output_length": 0}', '1: "output_length" must be 1 to'),
+        ("a.jsonl", b"\xff\xfe", "not UTF-8"),
+        ("a.json", b"{}", "a ShareGPT file is a JSON list"),
+        ("a.json", b"[]", "holds no conversations"),
+        ("a.json", b"[" * 100_000, "nested too deeply"),
+        ("a.json", b"\xff", "not UTF-8"),
     ],
 )
 def test_refused(tmp_path: Path, name: str, data: bytes, message: str) -> None:
@@ -60,7 +66,7 @@ def test_refused(tmp_path: Path, name: str, data: bytes, message: str) -> None:
 
 
 def test_missing(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="No such file"):
         workload_of_file(tmp_path / "none.jsonl")
 
 

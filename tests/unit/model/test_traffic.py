@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tuner.errors import InputError
-from tuner.measuring import sources
-from tuner.measuring.sources import Arrival, Record, read_jsonl, read_sharegpt, read_trace
+from tuner.model import traffic
+from tuner.model.traffic import Arrival, Record, is_trace, read_jsonl, read_sharegpt, read_trace
 
 
 def written(folder: Path, *lines: object) -> Path:
@@ -31,6 +31,12 @@ def test_jsonl_with_and_without_length(tmp_path: Path) -> None:
         ({"text": "x"}, '"prompt" must be a text'),
         ({"prompt": "  "}, '"prompt" must be a text'),
         ({"prompt": "x", "output_tokens": 0}, "1 to"),
+        ({"prompt": "x", "output_tokens": -3}, "1 to"),
+        ({"prompt": "x", "output_tokens": 99_999_999_999}, "1 to"),
+        ({"prompt": "x", "output_tokens": 10**400}, "whole number"),
+        ({"prompt": "x", "output_tokens": None, "max_tokens": 0}, "1 to"),
+        ({"prompt": ""}, '"prompt" must be a text'),
+        ({"prompt": 3}, '"prompt" must be a text'),
         ({"prompt": "x", "output_tokens": "many"}, "whole number"),
         ({"prompt": "x", "output_tokens": True}, "whole number"),
         ('{"prompt": "x", "output_tokens": Infinity}', "whole number"),
@@ -58,7 +64,7 @@ def test_missing_empty_binary_and_large_files(tmp_path: Path, monkeypatch: pytes
     binary.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="not UTF-8 at byte 0"):
         read_jsonl(binary)
-    monkeypatch.setattr(sources, "MAX_FILE", 10)
+    monkeypatch.setattr(traffic, "MAX_FILE", 10)
     with pytest.raises(InputError, match="more than 10"):
         read_jsonl(written(tmp_path, {"prompt": "a long enough line"}))
 
@@ -91,6 +97,11 @@ def test_trace_in_seconds_or_milliseconds(tmp_path: Path) -> None:
         ({"input_length": 1, "output_length": 1}, "timestamp"),
         ({"timestamp": 2, "output_length": 1}, "input_length"),
         ({"timestamp": 2, "input_length": 1, "output_length": -4}, "output_length"),
+        ({"timestamp": 2, "input_length": 0, "output_length": 1}, "input_length"),
+        ({"timestamp": 2, "input_length": True, "output_length": 1}, "input_length"),
+        ({"timestamp": 2, "input_length": 10**400, "output_length": 1}, "input_length"),
+        ({"timestamp": 10**400, "input_length": 1, "output_length": 1}, "timestamp"),
+        ({"prompt": "x", "output_tokens": 3}, "timestamp"),
         ({"timestamp": 2, "input_length": 1, "output_length": 1, "hash_ids": ["x"]}, "hash_ids"),
         ('{"timestamp": NaN, "input_length": 1, "output_length": 1}', "timestamp"),
     ],
@@ -100,3 +111,10 @@ def test_trace_faults(tmp_path: Path, line: object, complaint: str) -> None:
     with pytest.raises(InputError, match=complaint) as caught:
         read_trace(path)
     assert f"{path}:2" in str(caught.value)
+
+
+def test_a_trace_is_told_by_its_first_line(tmp_path: Path) -> None:
+    assert is_trace(written(tmp_path, "", {"timestamp": 0, "input_length": 1, "output_length": 1}))
+    assert not is_trace(written(tmp_path, {"prompt": "x"}))
+    assert not is_trace(written(tmp_path, "{not json"))
+    assert not is_trace(written(tmp_path, ""))

@@ -1,6 +1,7 @@
 """The user's own traffic, read with care: JSONL prompts, ShareGPT conversations, timed traces.
 
-Every fault is an :class:`~tuner.errors.InputError` that names file and line, raised before a server is started.
+One reading for planning and for measuring: what a dry run takes, a study takes. Every fault is an
+:class:`~tuner.errors.InputError` that names file and line, raised before a server is started.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, TypeVar
 from tuner.errors import InputError
 from tuner.model.json import finite
 
-__all__ = ["Arrival", "Record", "read_jsonl", "read_sharegpt", "read_trace"]
+__all__ = ["Arrival", "Record", "is_trace", "read_jsonl", "read_sharegpt", "read_trace"]
 
 T = TypeVar("T")
 
@@ -123,6 +124,25 @@ def read_trace(path: Path) -> list[Arrival]:
     return _some(arrivals, path, "requests")
 
 
+def is_trace(path: Path) -> bool:
+    """Whether a JSONL file is a timed trace: its first line tells lengths and no prompt.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    if not path.is_file():
+        return False
+    try:
+        with path.open(encoding="utf-8-sig", errors="replace") as file:
+            first = next((line for line in iter(lambda: file.readline(MAX_LINE), "") if line.strip()), "")
+        entry = json.loads(first)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}; check the path of the workload") from error
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(entry, dict) and "input_length" in entry and "prompt" not in entry
+
+
 def _objects(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for number, line in enumerate(_text(path).split("\n"), start=1):
         where = f"{path}:{number}"
@@ -150,7 +170,7 @@ def _text(path: Path) -> str:
             raise InputError(f"{path}: {size} bytes is more than {MAX_FILE}; cut the file")
         return path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}; check workload.path") from error
+        raise InputError(f"{path}: {error.strerror or error}; check the path of the workload") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 at byte {error.start}") from error
 
