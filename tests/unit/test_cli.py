@@ -184,7 +184,7 @@ def test_without_standard_error_the_exit_code_stays(tmp_path: Path) -> None:
 def test_what_an_encoding_lacks_is_replaced(encoding: str, tmp_path: Path) -> None:
     done = _shell("spaces", tmp_path, PYTHONIOENCODING=encoding)
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"1 {'?' if encoding == 'ascii' else '×'} NVIDIA A100" in done.stdout
+    assert f"1 {'?' if encoding == 'ascii' else '×'} NVIDIA" in done.stdout
     refused = _shell("--hardware 'n…pe'", tmp_path, PYTHONIOENCODING=encoding)
     assert refused.returncode == 2
     assert refused.stderr.startswith("tune: unknown hardware profile 'n?pe'")
