@@ -247,12 +247,12 @@ class Options:
         """The study's name: as given, or made of what it tunes.
 
         Args:
-            profile: the hardware profile's own name, which stands for the path of a profile file.
+            profile: the hardware profile's own name, which stands for ``auto`` and for the path of a profile file.
         """
         if self.study is not None:
             return self.study
         hardware = self.hardware
-        if hardware.endswith((".yaml", ".yml")):
+        if hardware == "auto" or hardware.endswith((".yaml", ".yml")):
             hardware = profile or Path(hardware).stem
         parts = [hardware, Path(model).name, workload]
         if self.objective != "throughput" or self.further:

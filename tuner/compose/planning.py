@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tuner.model.hardware import Hardware
     from tuner.spaces import Plan, VllmFlags
 
-__all__ = ["Prepared", "check_file", "command_of", "dry_run", "list_spaces", "make_plan", "show_space"]
+__all__ = ["Prepared", "check_file", "command_of", "dry_run", "list_spaces", "make_plan", "recognised", "show_space"]
 
 _DRY_CANDIDATES = 5
 _DRY_ASKED = 400
@@ -52,13 +52,11 @@ def make_plan(options: Options, *, need_machine: bool) -> Prepared:
             vLLM here although one must serve, or flags that this vLLM does not have.
     """
     from tuner import spaces  # noqa: PLC0415
-    from tuner.spaces.detect import detect, devices, recognise  # noqa: PLC0415
+    from tuner.spaces.detect import detect, devices  # noqa: PLC0415
 
     options.validate()
     here = detect()
-    hardware = options.hardware
-    if hardware == "auto":
-        hardware = recognise([(row.hardware, row.recognise) for row in spaces.profiles()], here)
+    hardware = recognised(options).hardware
     local = need_machine and not (options.vllm_command or options.trial_command or options.replay)
     if local:
         _on_this_machine(hardware, here)
@@ -77,6 +75,20 @@ def make_plan(options: Options, *, need_machine: bool) -> Prepared:
     plan = replace(plan, notes=(*plan.notes, *doubts(options, plan.hardware)))
     taken = devices(plan.hardware.count) if plan.hardware.platform != "cpu" and need_machine else ()
     return Prepared(plan=plan, flags=flags, devices=taken)
+
+
+def recognised(options: Options) -> Options:
+    """The options with the name of this machine's profile for ``auto``: from there on both are one study.
+
+    Raises:
+        InputError: no profile is about this machine.
+    """
+    if options.hardware != "auto":
+        return options
+    from tuner import spaces  # noqa: PLC0415
+    from tuner.spaces.detect import detect, recognise  # noqa: PLC0415
+
+    return replace(options, hardware=recognise([(row.hardware, row.recognise) for row in spaces.profiles()], detect()))
 
 
 def _need_values(options: Options, flags: VllmFlags) -> None:
@@ -272,7 +284,8 @@ def show_space(name: str, model: str | None, workload: str | None, *, as_json: b
     """Parameters, rules with reasons, starting points of one profile."""
     from tuner import spaces  # noqa: PLC0415
 
-    plan = spaces.open_plan(name, model=_model(model), workload=workload, flags=None)
+    profile = recognised(Options(hardware=name)).hardware
+    plan = spaces.open_plan(profile, model=_model(model), workload=workload, flags=None)
     document = spaces.describe(plan)
     if as_json:
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
@@ -292,6 +305,7 @@ def check_file(
     check_file_exists(file)
     if trial_command is not None:
         split_command("--trial-command", trial_command)
+    hardware = None if hardware is None else recognised(Options(hardware=hardware)).hardware
     flags = _flags(Options(hardware=hardware or "cpu", trial_command=trial_command), needed=False)
     found = spaces.check_space(
         file, hardware=hardware, model=_model(model), flags=flags, external=trial_command is not None

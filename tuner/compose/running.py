@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tuner.compose.echo import budget_line, check_inputs
 from tuner.compose.options import Options, Places, check_writable, split_command
-from tuner.compose.planning import Prepared, make_plan
+from tuner.compose.planning import Prepared, make_plan, recognised
 from tuner.errors import InputError
 from tuner.model.json import Json
 from tuner.model.words import defaults_name
@@ -49,6 +49,7 @@ def run_study(options: Options) -> None:
 
     console = Console(stderr=options.as_json)
     options.validate()
+    options = recognised(options)
     prepared = make_plan(_with_demo_model(options), need_machine=True)
     plan = prepared.plan
     blocked = plan.planner.exclusion(plan.planner.baseline())

@@ -13,7 +13,7 @@ from tuner.compose.options import Options
     ("hardware", "profile", "name"),
     [
         ("h200", "h200", "h200_m_short"),
-        ("auto", "h200", "auto_m_short"),
+        ("auto", "h200", "h200_m_short"),
         ("./sim.yaml", "my-sim", "my-sim_m_short"),
         ("/x/sim.yml", "", "sim_m_short"),
         ("../.sim.yaml", "", "sim_m_short"),

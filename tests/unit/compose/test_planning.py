@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tuner.compose.options import Options
-from tuner.compose.planning import _need_values, check_file, dry_run
+from tuner.compose.planning import _need_values, check_file, dry_run, recognised
 from tuner.errors import InputError
+from tuner.model.hardware import Hardware
 from tuner.spaces import VllmFlags
 
 FLAGS = VllmFlags.known("0.32.0")
@@ -85,3 +86,18 @@ def test_the_page_about_trial_commands_holds_the_example() -> None:
     page = (EXAMPLE.parents[1] / "docs" / "TRIAL_COMMAND.md").read_text(encoding="utf-8")
     text = EXAMPLE.read_text(encoding="utf-8")
     assert f"```yaml\n{text[text.index('schema: 1') :]}```" in page
+
+
+@pytest.mark.parametrize("name", ["cpu", "auto"])
+def test_auto_is_the_recognised_profile_by_its_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Hardware(name="here", platform="cpu", device="some CPU", memory_gib=16, bandwidth_gb_s=20)
+    monkeypatch.setattr("tuner.spaces.detect.detect", lambda: here)
+    options = recognised(Options(hardware=name))
+    assert options == Options(hardware="cpu")
+    assert options.study_name("org/m", "w", "cpu") == "cpu_m_w"
+
+
+def test_a_machine_that_no_profile_is_about_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuner.spaces.detect.detect", lambda: None)
+    with pytest.raises(InputError, match="--hardware"):
+        recognised(Options(hardware="auto"))
