@@ -326,6 +326,7 @@ def ui(
 def report(
     trial: Annotated[int | None, typer.Option("--trial", help="All about one trial.")] = None,
     table: Annotated[Path | None, typer.Option("--table", help="Write every trial as JSON lines, for replay.")] = None,
+    listed: Annotated[bool, typer.Option("--list", help="Only list the studies in the directory.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="The study as a page, for an issue or a wiki.")] = False,
     study: StudyOption = None,
     storage: StorageOption = None,
@@ -335,6 +336,12 @@ def report(
     """What a study found, where its time went, and all about one trial."""
     from tuner import compose  # noqa: PLC0415
 
+    if listed:
+        if markdown or trial is not None or table is not None or study is not None:
+            raise InputError("--list names every study: it excludes --study, --trial, --table and --markdown")
+        _end_with_the_pipe()
+        compose.list_studies(directory, as_json=as_json)
+        return
     if markdown and (as_json or trial is not None or table is not None):
         raise InputError("--markdown is a page about the whole study: it excludes --json, --trial and --table")
     _end_with_the_pipe()

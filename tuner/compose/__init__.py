@@ -5,6 +5,7 @@ from tuner.compose.look import export_study, open_ui, report_study
 from tuner.compose.options import Options
 from tuner.compose.planning import check_file, dry_run, list_spaces, show_space
 from tuner.compose.running import run_study
+from tuner.compose.studies import list_studies
 
 __all__ = [
     "Options",
@@ -13,6 +14,7 @@ __all__ = [
     "export_load",
     "export_study",
     "list_spaces",
+    "list_studies",
     "open_ui",
     "report_study",
     "run_study",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.compose.options import Places
+from tuner.compose.studies import count_studies, find_study, read_about
 from tuner.errors import InputError, RunError
 from tuner.model.history import Contender, History, Judgement, Trial
 from tuner.model.json import Json
@@ -43,8 +44,8 @@ def load(directory: Path, name: str | None, storage: str | None) -> Study:
     from tuner.search import read_trials  # noqa: PLC0415
 
     root = directory.expanduser().absolute()
-    folder = _folder(root, name)
-    about = {**_about(folder), **_account(folder)}
+    folder = find_study(root, name)
+    about = {**read_about(folder), **_account(folder)}
     url = Places.of(directory, storage or _text(about, "storage"), None).storage
     raw = about.get("objective")
     objective = Objective(**raw) if isinstance(raw, Mapping) else Objective()  # type: ignore[arg-type]
@@ -61,29 +62,6 @@ def load(directory: Path, name: str | None, storage: str | None) -> Study:
                 ) from None
             history.add(Trial(number=past.number, origin=past.origin, outcome=outcome))
     return Study(directory=folder, about=about, history=history)
-
-
-def _folder(root: Path, name: str | None) -> Path:
-    if name is not None:
-        folder = root / name
-        if not (folder / "study.json").is_file():
-            raise InputError(f"study {name!r}: none of that name in {root}")
-        return folder
-    found = sorted(root.glob("*/study.json"), key=lambda path: path.stat().st_mtime)
-    if not found:
-        raise InputError(f"{root}: holds no study yet; run tune --hardware NAME first, or give --directory")
-    return found[-1].parent
-
-
-def _about(folder: Path) -> dict[str, Json]:
-    path = folder / "study.json"
-    try:
-        about = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read ({error})") from None
-    if not isinstance(about, dict):
-        raise InputError(f"{path}: is no study file")
-    return about
 
 
 def _account(folder: Path) -> dict[str, Json]:
@@ -115,6 +93,7 @@ def report_study(
 
     from tuner import report  # noqa: PLC0415
     from tuner.measuring.statistics import compare  # noqa: PLC0415
+    from tuner.report.text import say  # noqa: PLC0415
 
     study = load(directory, name, storage)
     console = Console()
@@ -140,6 +119,10 @@ def report_study(
         sys.stdout.write(report.study_page(report.study_document(study.history, judgement, study.about), answers))
     else:
         report.print_study(console, study.history, judgement, study.about, answers)
+        others = count_studies(study.directory.parent) - 1
+        if name is None and others:
+            more = "1 other study" if others == 1 else f"{others} other studies"
+            say(console, f"{more} in this folder: tune report --list", style="dim")
 
 
 def _trial(study: Study, number: int) -> Trial:
