@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ from tuner.spaces.resolve import hardware_from, resolve, workload_from, workload
 from tuner.spaces.slips import unknown_names, written_twice
 from tuner.spaces.traffic import SUFFIXES, workload_of_file
 from tuner.spaces.universal import UNIVERSAL
-from tuner.spaces.yamlfile import Located, Problem, SpaceError
+from tuner.spaces.yamlfile import Located, Problem, SpaceError, plain
 
 if TYPE_CHECKING:
     from tuner.spaces.introspect import VllmFlags
@@ -163,20 +163,29 @@ def open_plan(
     if local_hardware is not None:
         machine = _measured(machine, local_hardware)
     names = frozenset(root.file for root in mine)
-    resolved = resolve(
-        merged.root,
-        name=machine.name,
-        hardware=machine,
-        model=facts,
-        workload=traffic,
-        load=lambda other: dataclasses.replace(model_facts(other, catalogue), family=facts.family),
-        own=names,
-        fixed=merged.fixed,
-    )
-    space, notes = resolved.space, [*merged.notes, *resolved.notes]
+    scope = workload_scope(traffic)
+    try:
+        resolved = resolve(
+            merged.root,
+            name=machine.name,
+            hardware=machine,
+            model=facts,
+            workload=traffic,
+            load=lambda other: dataclasses.replace(model_facts(other, catalogue), family=facts.family),
+            own=names,
+            fixed=merged.fixed,
+        )
+    except SpaceError as error:
+        written = _written(merged.root)
+        more = _names(library, mine, merged.root, targets=written, scope=scope, flags=flags)
+        raise _with_more(error, more) from None
+    space, notes, unfit = resolved.space, [*merged.notes, *resolved.notes], None
     if flags is not None:
-        space, more = fit_flags(space, flags, own)
-        notes += more
+        try:
+            space, taken = fit_flags(space, flags, own)
+            notes += taken
+        except SpaceError as error:
+            unfit = error
 
     def memory(candidate: Candidate) -> Exclusion | None:
         served = space.served(candidate)
@@ -189,7 +198,6 @@ def open_plan(
         tokens = estimate(candidate, machine, space.served(candidate), tokens_needed=traffic.tokens_needed).kv_tokens
         return {"kv-cache-tokens": float(tokens)} if tokens > 0 else {}
 
-    scope = workload_scope(traffic)
     known = frozenset(rule.name for rule in (*space.forbids, *UNIVERSAL))
     planner = SpacePlanner(
         space,
@@ -199,7 +207,12 @@ def open_plan(
         forecast=forecast,
         doubts=Doubts(space, scope, known=known, library=library).of,
     )
-    problems = [*_names(library, mine, merged.root, planner, flags), *_twice(merged.root, planner, names)]
+    problems = [
+        *_names(library, mine, merged.root, targets=set_by(space), scope=scope, flags=flags),
+        *_twice(merged.root, planner, names),
+    ]
+    if unfit is not None:
+        raise _with_more(unfit, problems)
     if problems:
         raise SpaceError(*problems)
     return Plan(
@@ -226,8 +239,37 @@ def _with_hardware(error: InputError, first: Located) -> InputError:
     return error
 
 
+def _with_more(error: SpaceError, problems: Iterable[Problem]) -> SpaceError:
+    """What else is wrong beside an error that ends the planning: all of it is told at once, each place once."""
+    told = {(item.file, item.line, item.key) for item in error.problems}
+    more = [item for item in problems if (item.file, item.line, item.key) not in told]
+    if not more:
+        return error
+    counted = str(error).endswith("`tune check` lists them)")
+    summary = "" if counted else f"{error} (and {len(more)} more: `tune check` lists them)"
+    return SpaceError(*error.problems, *more, summary=summary)
+
+
+def _written(root: Located) -> set[str]:
+    """Flags that the files set, read off them as they are: what there is of a space that cannot be resolved."""
+    found = set(_section(root, "arguments"))
+    for node in _section(root, "parameters").values():
+        found |= {str(plain(node.get("flag"))), str(plain(node.get("env")))}
+        for entry in (node.get("values") or node).mapping.values():
+            arguments = entry.get("arguments")
+            found |= set(arguments.mapping) if arguments is not None else set()
+    derived = root.get("derived")
+    return found | {str(plain(item.get("target"))) for item in (derived.items if derived is not None else [])}
+
+
 def _names(
-    library: Library, mine: Sequence[Located], root: Located, planner: SpacePlanner, flags: VllmFlags | None
+    library: Library,
+    mine: Sequence[Located],
+    root: Located,
+    *,
+    targets: Collection[str],
+    scope: Mapping[str, object],
+    flags: VllmFlags | None,
 ) -> Iterator[Problem]:
     """Names in the users' expressions that mean nothing to this space and this vLLM."""
 
@@ -235,12 +277,10 @@ def _names(
         shipped = [other for name in library.names() for other in library.chain(library.folder / f"{name}.yaml")]
         return {name for other in (*shipped, *library.overlays().values()) for name in _section(other, "parameters")}
 
-    known = {_flag(target) for target in set_by(planner.space)} | {*_section(root, "parameters")}
+    known = {_flag(target) for target in targets} | {*_section(root, "parameters")}
     known |= {name for own in mine for name in _section(own, "parameters")}
     flagged = None if flags is None else {_flag(name) for name in flags.flags}
-    return unknown_names(
-        mine, workload=planner.workload, parameters=known, flags=flagged, elsewhere=functools.cache(elsewhere)
-    )
+    return unknown_names(mine, workload=scope, parameters=known, flags=flagged, elsewhere=functools.cache(elsewhere))
 
 
 def _twice(root: Located, planner: SpacePlanner, names: frozenset[str]) -> Iterator[Problem]:

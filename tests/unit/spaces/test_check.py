@@ -218,3 +218,36 @@ def test_nearly_empty_files(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     report = check_space(path, hardware="cpu", samples=3)
     assert report.ok == (text == "schema: 1")
+
+
+SLIPS = """parameters:
+  fourth: {flag: block-size, type: choice, values: [16, 32], when: "treads > 2"}
+  third: {flag: %s, type: int, low: 1, high: %s}
+forbid:
+  - {name: a-rule, if: "hardware.cors > 4"}
+"""
+
+
+@pytest.mark.parametrize(
+    ("flag", "high", "first"),
+    [
+        ("no-such-flag", "4", (4, "parameters.third", "no-such-flag: unknown to vLLM 0.32.0")),
+        ("swap-space", "nonsense", (4, "parameters.third.high", "may only read hardware, model and workload")),
+    ],
+)
+def test_independent_errors_are_told_at_once(
+    library: Library, space_file: Make, flag: str, high: str, first: tuple[int, str, str]
+) -> None:
+    path = space_file(SLIPS % (flag, high))
+    report = check_space(path, hardware="h1", flags=VllmFlags.known("0.32.0"), library=library)
+    line, key, message = first
+    assert [(item.line, item.key) for item in report.errors] == [
+        (line, key),
+        (3, "parameters.fourth.when"),
+        (6, "forbid[0].if"),
+    ]
+    assert report.errors[0].message.startswith(message)
+    assert report.errors[2].message == "hardware has no cors; did you mean cores?"
+    with pytest.raises(InputError, match=r"\(and 2 more: `tune check` lists them\)$") as refused:
+        open_plan("h1", space_files=[path], flags=VllmFlags.known("0.32.0"), library=library)
+    assert str(refused.value).count("tune check") == 1
