@@ -36,6 +36,7 @@ _MARKS = {
 _ESTIMATE = ("≈", "cyan")
 """A replay's answer for a configuration that its table does not hold."""
 _PHASE_WIDTH = 20
+_LEAST_DETAIL = 10
 _LONGEST = 200
 """Characters that a candidate's choices may take in one line; all of them stand in the report."""
 
@@ -176,7 +177,7 @@ class StudyView:
         cells = [
             Text(self._trial or "study", style="bold"),
             Text(f"{phase[:_PHASE_WIDTH]} {waited:.0f} s", style="cyan"),
-            Text(detail[: max(10, self._console.width - 100)], style="dim"),
+            Text(_cut(detail, max(_LEAST_DETAIL, self._console.width - 100)), style="dim"),
         ]
         if self._best is not None:
             compared = against(self._best, self._baseline)
@@ -192,3 +193,7 @@ class StudyView:
         if self._quiet or (self._live is not None and not live):
             return
         self._console.print(text, soft_wrap=True, highlight=False)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1].rstrip()}…"

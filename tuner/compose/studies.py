@@ -40,7 +40,7 @@ class _Listed:
             return self.name, str(self.trials), at, "its study.json cannot be read"
         objective = self.about.get("objective")
         metric = str(objective.get("metric")) if isinstance(objective, Mapping) else "?"
-        return self.name, str(self.trials), at, f"{short_name(metric)}; {self.about.get('model')}"
+        return self.name, str(self.trials), at, f"{short_name(metric)}; {Path(str(self.about.get('model'))).name}"
 
     def _kind(self) -> Json:
         facts = self.about.get("facts")

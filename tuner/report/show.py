@@ -270,8 +270,9 @@ def _in_turns(console: Console, table: Any, notes: Sequence[Sequence[str]], name
     with console.capture() as capture:
         console.print(table)
     title, header, *rows = [line.rstrip() for line in capture.get().splitlines()]
-    say(console, f"{title}, and what they chose beyond {name}")
-    say(console, header)
+    # In a terminal they hold colours, which must not count as characters.
+    say(console, f"{Text.from_ansi(title).plain}, and what they chose beyond {name}")
+    console.print(Text.from_ansi(header), no_wrap=True, overflow="crop")
     # The cells above hold no line breaks, so there is one row for each trial.
     for row, lines in zip(rows, notes, strict=False):
         console.print(Text.from_ansi(row), no_wrap=True, overflow="crop")

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
 from tuner.measuring.statistics import compare
 from tuner.model.candidate import Candidate, Exclusion
@@ -343,3 +344,14 @@ def test_a_setting_keeps_its_name_at_eighty_columns() -> None:
     print_trial(console, Trial(number=1, origin="search", outcome=outcome), Objective())
     assert name in out.getvalue().split()
     assert all(len(line) <= 80 for line in out.getvalue().split("Measured")[0].splitlines())
+
+
+def test_colours_do_not_break_the_trials_header_in_a_terminal() -> None:
+    history, about = wide_study()
+    out = io.StringIO()
+    console = Console(file=out, width=80, force_terminal=True, color_system="standard")
+    print_study(console, history, None, about)
+    lines = [Text.from_ansi(line).plain.rstrip() for line in out.getvalue().splitlines()]
+    place = lines.index("Trials, and what they chose beyond vLLM's defaults")
+    assert lines[place + 1].split() == ["#", "origin", "status", "tok/s", "±", "s"]
+    assert lines[place + 2].split()[:3] == ["0", "search", "measured"]
