@@ -135,7 +135,7 @@ def about_lines(options: Options, workload: Workload) -> list[str]:
     objectives = (options.parsed_objective, *options.further_objectives)
     origin = f" from {workload.path}" if workload.path else ""
     spread = f" ± {workload.spread:.0%}" if workload.spread else ""
-    loads = ", ".join(_point(point) for point in workload.points)
+    loads = "; ".join(_point(point) for point in workload.points)
     sizes = f"{workload.input_tokens} tokens in and {workload.output_tokens} out{spread}"
     return [
         f"objective{'s' * (len(objectives) > 1)}: {'; '.join(_objective(objective) for objective in objectives)}",

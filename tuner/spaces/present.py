@@ -126,7 +126,7 @@ def _parameters(console: Console, parameters: Sequence[Parameter]) -> None:
     """As a table where names, flags and the rest fit side by side; else each with its values on lines of their own."""
     from rich.markup import escape  # noqa: PLC0415
 
-    table = _table("parameter", "sets", "values", "vLLM's default", "only when", whole=2)
+    table = _table("parameter", "sets", "values", "default", "only when", whole=2)
     for item in parameters:
         default = "" if item.default is None else str(item.default)
         cells = (item.name, item.target or "several", _shown(item), default, item.when.text if item.when else "")
@@ -137,7 +137,7 @@ def _parameters(console: Console, parameters: Sequence[Parameter]) -> None:
         return
     console.print("[bold]parameter, and what it sets[/]", highlight=False)
     for item in parameters:
-        told = [_shown(item)] if item.default is None else [f"{_shown(item)} (vLLM's default: {item.default})"]
+        told = [_shown(item)] if item.default is None else [f"{_shown(item)} (default: {item.default})"]
         told += [f"only when {item.when.text}"] if item.when else []
         _under(console, f"{item.name}  {item.target or 'several flags'}", told)
 

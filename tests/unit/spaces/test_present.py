@@ -31,5 +31,5 @@ def test_a_narrow_terminal_tells_default_and_condition_below_the_name() -> None:
     out = io.StringIO()
     print_plan(open_plan("h200"), Console(file=out, width=80))
     text = out.getvalue()
-    assert "max_num_seqs  max-num-seqs\n    16 to 2048, log (vLLM's default: 1024)\n" in text
+    assert "max_num_seqs  max-num-seqs\n    16 to 2048, log (default: 1024)\n" in text
     assert "    1 to 7\n    only when speculation != 'off'\n" in text
