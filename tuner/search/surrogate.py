@@ -101,9 +101,9 @@ class Surrogate:
         if not self.views or self.incumbent is None:
             spread = self._spread(rows)
             return np.log(chance + 1e-9) + np.log(kept + 1e-9) + 0.3 * spread - self._risk(chance), np.ones(len(rows))
-        improvement = np.zeros(len(rows))
+        improvement, untried = np.zeros(len(rows)), self._untried(rows)
         for weight, view in self.views:
-            improvement += weight * self._improvement(view, rows, self.incumbent)
+            improvement += weight * self._improvement(view, rows, self.incumbent, untried)
         if self.filling is not None:
             spread = 2 * _distance(rows.x, self.filling.x, self.encoder.labels) - _EDGE * _edges(
                 rows.x, self.encoder.labels
@@ -131,13 +131,16 @@ class Surrogate:
             variances += weight * (deviation**2 + mean**2)
         return means, np.sqrt(np.maximum(variances - means**2, 1e-12))
 
-    def _improvement(self, view: _View, rows: Rows, best: float) -> Array:
-        """Expected improvement, averaged over what the trials leave possible of the mechanism's coefficients."""
+    def _improvement(self, view: _View, rows: Rows, best: float, untried: Array) -> Array:
+        """Expected improvement, averaged over what the trials leave possible of the mechanism's coefficients.
+
+        ``untried``: variance beyond the view's own, see :meth:`_untried`.
+        """
         if view.fit is None or not view.drawn:
             mean, deviation = self._predict(view, rows)
-            return _expected_improvement(mean, np.sqrt(deviation**2 + self._untried(rows)), best)
+            return _expected_improvement(mean, np.sqrt(deviation**2 + untried), best)
         means, deviation = view.process.means(self.encoder.inputs(rows, _theta(view.fit)), view.drawn)
-        deviation = np.sqrt(deviation**2 + self._untried(rows))
+        deviation = np.sqrt(deviation**2 + untried)
         trends = [self.encoder.model.predict(rows.knobs, theta) + theta[-1] for theta in view.fit.draws]
         return np.asarray(
             np.mean(
