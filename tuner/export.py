@@ -28,7 +28,7 @@ from tuner.model.secrets import MASK, looks_secret, mask, mask_environment
 from tuner.model.serve_config import LAUNCHER_KEYS, serve_config
 from tuner.model.summary import basis_words, judgement_values
 from tuner.model.targets import figure
-from tuner.model.words import defaults_of
+from tuner.model.words import defaults_of, kind_of
 
 __all__ = ["ExportResult", "Reader", "differences", "export_winner", "render"]
 
@@ -201,13 +201,8 @@ def _number(value: Json) -> float | None:
 # --- what goes in ---
 
 
-def _kind(about: Mapping[str, Json]) -> str:
-    """What measured the study: ``vllm``, ``external`` or ``replay``."""
-    return _text(_mapping(about, "facts"), "kind") or _MEASURED_HERE
-
-
 def _refuse_a_replay(about: Mapping[str, Json]) -> None:
-    if _kind(about) not in (_MEASURED_HERE, "external"):
+    if kind_of(about) not in (_MEASURED_HERE, "external"):
         raise RunError(
             f"study {_text(about, 'name')}: replays a recorded table, so there is no measured vLLM configuration "
             "to export; measure it without --replay"
@@ -227,7 +222,7 @@ def _read_back(
 
     A command may have measured vLLM or anything else: the parser tells whether its settings are vLLM's at all.
     """
-    external, name = _kind(about) == "external", _text(about, "name")
+    external, name = kind_of(about) == "external", _text(about, "name")
     try:
         wrong = differences(settings, reader(draft)) if reader is not None else []
     except TunerError as error:
@@ -333,7 +328,7 @@ def _trials_of(contender: Contender | None) -> Sequence[Trial]:
 def _reservations(about: Mapping[str, Json], trials: Sequence[Trial], judgement: Judgement | None) -> list[str]:
     """What speaks against relying on the file, one line each."""
     lines = []
-    if _kind(about) != _MEASURED_HERE:
+    if kind_of(about) != _MEASURED_HERE:
         lines.append("Measured by a trial command, NOT by tune on a vLLM server of its own.")
     if judgement is not None and judgement.verdict != "better":
         lines.append(f"NOT PROVEN better than {defaults_of(about)}: exported on request.")

@@ -6,14 +6,14 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from tuner.compose.look import Study, kind_of, load, say_exported
+from tuner.compose.look import Study, load, say_exported
 from tuner.errors import InputError, RunError
 from tuner.model.json import Json
 from tuner.model.judge import limits_of
 from tuner.model.loads import LoadAnswer, load_answers
 from tuner.model.outcome import Status
 from tuner.model.projection import load_names
-from tuner.model.words import defaults_of
+from tuner.model.words import defaults_of, kind_of
 
 __all__ = ["export_load"]
 
@@ -51,7 +51,7 @@ def export_load(
             f"study {study.directory.name}: nothing measured better than {defaults_of(study.about)} "
             f"at load {answer.name}"
         )
-    if judgement is not None and judgement.verdict != "better" and not force and kind_of(study) == "vllm":
+    if judgement is not None and judgement.verdict != "better" and not force and kind_of(study.about) == "vllm":
         raise RunError(
             f"study {study.directory.name}: trial {best.number} looks best at load {answer.name} "
             f"({judgement.gain:+.1%}), but is not proven better than {defaults_of(study.about)} "

@@ -16,13 +16,13 @@ from tuner.model.history import Contender, History, Judgement, Trial
 from tuner.model.json import Json
 from tuner.model.outcome import Status
 from tuner.model.targets import counted
-from tuner.model.words import defaults_of
+from tuner.model.words import defaults_of, kind_of
 from tuner.model.workload import Objective
 
 if TYPE_CHECKING:
     from tuner.export import ExportResult
 
-__all__ = ["Study", "export_study", "kind_of", "load", "open_ui", "report_study", "say_exported"]
+__all__ = ["Study", "export_study", "load", "open_ui", "report_study", "say_exported"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +208,7 @@ def _why_no_winner(study: Study) -> str:
     sign = 1.0 if history.objective.maximize else -1.0
     number = feasible[0].number if feasible else max(others, key=lambda t: sign * (t.outcome.objective or 0.0)).number
     hint = f"give --trial N, such as {number}, to export one trial all the same"
-    return f"{said}; {hint}" if kind_of(study) != "replay" else said
+    return f"{said}; {hint}" if kind_of(study.about) != "replay" else said
 
 
 def say_exported(result: ExportResult, output: Path, *, as_json: bool) -> None:
@@ -222,15 +222,9 @@ def say_exported(result: ExportResult, output: Path, *, as_json: bool) -> None:
     sys.stdout.write(f"{output}: run it with  vllm serve --config {output}\n")
 
 
-def kind_of(study: Study) -> str:
-    """What measured the study: ``vllm``, ``external`` or ``replay``."""
-    facts = study.about.get("facts")
-    return str(facts.get("kind", "vllm")) if isinstance(facts, Mapping) else "vllm"
-
-
 def _refuse_unproven(study: Study, contender: Contender, judgement: Judgement | None) -> None:
     """A winner must have measured better than the defaults; where those miss a limit there is nothing to compare."""
-    if judgement is None or judgement.verdict == "better" or kind_of(study) != "vllm":
+    if judgement is None or judgement.verdict == "better" or kind_of(study.about) != "vllm":
         # What was not measured on a server of our own is refused where it is written, with its own words.
         return
     raise RunError(

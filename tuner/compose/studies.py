@@ -13,6 +13,7 @@ from pathlib import Path
 from tuner.errors import InputError
 from tuner.model.json import Json
 from tuner.model.targets import short_name
+from tuner.model.words import kind_of
 
 __all__ = ["count_studies", "find_study", "list_studies", "read_about"]
 
@@ -31,8 +32,9 @@ class _Listed:
 
     def document(self) -> dict[str, Json]:
         plain = {key: self.about.get(key) for key in ("hardware", "model", "workload", "objective")}
+        kind = kind_of(self.about) if isinstance(self.about.get("facts"), Mapping) else None
         at = datetime.fromtimestamp(self.started, UTC).isoformat(timespec="seconds")
-        return {"study": self.name, **plain, "kind": self._kind(), "trials": self.trials, "started": at}
+        return {"study": self.name, **plain, "kind": kind, "trials": self.trials, "started": at}
 
     def cells(self) -> tuple[str, ...]:
         at = datetime.fromtimestamp(self.started).astimezone().strftime("%Y-%m-%d %H:%M")
@@ -41,10 +43,6 @@ class _Listed:
         objective = self.about.get("objective")
         metric = str(objective.get("metric")) if isinstance(objective, Mapping) else "?"
         return self.name, str(self.trials), at, f"{short_name(metric)}; {Path(str(self.about.get('model'))).name}"
-
-    def _kind(self) -> Json:
-        facts = self.about.get("facts")
-        return facts.get("kind", "vllm") if isinstance(facts, Mapping) else None
 
 
 def find_study(root: Path, name: str | None) -> Path:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tuner.model.json import Json
 
-__all__ = ["DEFAULTS", "VLLM_DEFAULTS", "defaults_name", "defaults_of", "sentences"]
+__all__ = ["DEFAULTS", "VLLM_DEFAULTS", "defaults_name", "defaults_of", "kind_of", "sentences"]
 
 VLLM_DEFAULTS = "vLLM's defaults"
 DEFAULTS = "the defaults"
@@ -35,6 +35,11 @@ def defaults_name(kind: object) -> str:
 
 
 def defaults_of(about: Mapping[str, Json]) -> str:
-    """The same by the study's description: ``facts.kind`` says what measured."""
+    """The same by the study's description."""
+    return defaults_name(kind_of(about))
+
+
+def kind_of(about: Mapping[str, Json]) -> str:
+    """What measured, by the study's description: ``vllm``, ``external`` (a trial command) or ``replay``."""
     facts = about.get("facts")
-    return defaults_name(facts.get("kind") if isinstance(facts, Mapping) else None)
+    return str((facts.get("kind") if isinstance(facts, Mapping) else None) or "vllm")

@@ -15,9 +15,10 @@ from tuner.model.outcome import Status
 from tuner.model.records import to_record
 from tuner.model.secrets import mask, mask_environment
 from tuner.model.summary import accuracy, judgement_values, means
+from tuner.model.words import kind_of
 from tuner.model.workload import Limit
 
-__all__ = ["ACCOUNT", "kind_of", "pareto", "study_document", "time_account", "trial_document"]
+__all__ = ["ACCOUNT", "pareto", "study_document", "time_account", "trial_document"]
 
 ACCOUNT = ("measure", "start", "warmup", "quality", "teardown")
 """Phases of a trial, as the loop clocks them, in the order of the time account."""
@@ -83,11 +84,6 @@ def trial_document(trial: Trial, about: Mapping[str, Json] | None = None) -> dic
         "seconds": dict(outcome.seconds),
         "record": to_record(outcome),
     }
-
-
-def kind_of(about: Mapping[str, Json]) -> str:
-    """What measured: ``vllm``, ``external`` (a trial command) or ``replay``."""
-    return str(_mapping(about, "facts").get("kind", "vllm"))
 
 
 def pareto(history: History) -> list[dict[str, Any]]:
