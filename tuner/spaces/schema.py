@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from collections.abc import Iterator
 
 from tuner.model.hardware import Hardware
 from tuner.model.json import Json
@@ -80,7 +81,23 @@ _CHOICE = Record(
 
 _ALTERNATIVE = EitherOf((Literal(), _CHOICE), "a value")
 
-PARAMETER = Record(
+
+class _Parameter(Record):
+    """A parameter with a `type` replaces any earlier one: there is nothing that null could take away from it."""
+
+    def check(self, node: Located, key: str) -> Iterator[Problem]:
+        """See :meth:`Record.check`."""
+        yield from super().check(node, key)
+        values = node.get("values") if node.get("type") is not None else None
+        for label, item in (values.mapping if values is not None else {}).items():
+            if item.value is None:
+                yield item.problem(
+                    f"{key}.values.{label}",
+                    "null takes away a label of an earlier file; write `default` to leave the flag away",
+                )
+
+
+PARAMETER = _Parameter(
     "One dimension of the search.",
     {
         "flag": Field(Text(pattern=_FLAG, hint=_FLAG_HINT), "Flag without dashes, or a dotted path into a JSON flag."),

@@ -20,13 +20,21 @@ from tuner.spaces.domains import CHECKPOINT, settings
 __all__ = ["Scopes", "holds", "numeric"]
 
 _HUMAN = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)([kKmMgGtT])")
+_PLAIN = re.compile(r"-?\d{1,15}(\.\d{1,15})?")
 _SCALES = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _LENGTH = "max_model_len"
 
 
 def numeric(value: Json) -> Json:
-    """``2k`` and ``1G`` as vLLM reads them (lower case decimal, upper case binary); anything else as it is."""
-    found = _HUMAN.fullmatch(value) if isinstance(value, str) else None
+    """Text as vLLM reads it from its command line: ``"128"``, ``2k`` (decimal) and ``1G`` (binary) are numbers.
+
+    Anything else stays as it is.
+    """
+    if not isinstance(value, str):
+        return value
+    if plain := _PLAIN.fullmatch(value):
+        return float(value) if plain[1] else int(value)
+    found = _HUMAN.fullmatch(value)
     return value if found is None else round(float(found[1]) * _SCALES[found[2]])
 
 

@@ -115,6 +115,10 @@ def test_rules_speak_with_their_numbers(plan: Plan) -> None:
         ({"data-parallel-size": 3}, "ranks"),
         ({"max-num-seqs": 0}, "not-positive"),
         ({"tensor-parallel-size": "two"}, "ranks"),
+        ({"tensor-parallel-size": "4"}, "ranks"),
+        ({"block-size": "48"}, "block-size"),
+        ({"gpu-memory-utilization": "1.1"}, "utilization-range"),
+        ({"max-num-seqs": "-1"}, "not-positive"),
     ],
 )
 def test_rules_see_what_the_user_sets(library: Library, arguments: Mapping[str, Json], rule: str) -> None:
@@ -123,6 +127,16 @@ def test_rules_see_what_the_user_sets(library: Library, arguments: Mapping[str, 
     assert found is not None
     assert found.rule == rule
     assert found.violation > 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"block-size": "32"}, {"max-num-seqs": "64"}, {"gpu-memory-utilization": "0.9", "stream-interval": "4"}],
+)
+def test_numbers_in_quotes_are_numbers(library: Library, arguments: Mapping[str, Json]) -> None:
+    """A command line knows no quotes: a rule that could not compare them excluded a whole space."""
+    planner = open_plan("h1", arguments=arguments, library=library).planner
+    assert planner.exclusion(planner.baseline()) is None
 
 
 @pytest.mark.parametrize("value", ["auto", -1, "1k", 256])

@@ -31,6 +31,10 @@ def problems(text: str) -> list[str]:
         ("parameters: {x-y: {}}", "is no parameter name"),
         ("parameters: {x: {values: 3}}", "parameters.x.values: must be a list or a mapping, not 3"),
         ("parameters: {x: {values: {a: {vlue: 1}}}}", "parameters.x.values.a.vlue: unknown key; did you mean `value`?"),
+        (
+            "parameters: {x: {flag: x, type: choice, values: {auto: null, a: 1}}}",
+            "f.yaml:2: parameters.x.values.auto: null takes away a label of an earlier file; write `default`",
+        ),
         ("arguments: {model: x}", "f.yaml:2: arguments.model: `model` is set by tune itself"),
         ("arguments: {port: 1}", "arguments.port: `port` is set by tune itself"),
         ("environment: {X: true}", "environment.X: must be text or a number"),
@@ -71,6 +75,7 @@ def test_every_problem_is_found_at_once() -> None:
 
 def test_null_takes_away() -> None:
     assert problems("parameters: {x: null}\narguments: {a: null}\nstarts: {s: null}\nenvironment: {E: null}") == []
+    assert problems("parameters: {x: {values: {auto: null}}}") == []  # without a type: laid over an earlier one
 
 
 def test_json_schema_is_in_step_with_the_code() -> None:
