@@ -19,7 +19,7 @@ help:
 	@echo "make test        lint, types, import contracts and the whole test suite, from nothing"
 	@echo "make ui          the MLflow UI on the studies of 'make tune'"
 	@echo "make faults      the fault campaign: kills, hangs, full disks; prints a table"
-	@echo "make benchmarks  the search against random, TPE and GP on written-down surfaces"
+	@echo "make benchmarks  the search against random, TPE and GP on written-down surfaces; gain per second; a full storage"
 	@echo "make live        one configuration against itself, warm against cold starts: real vLLM, an idle machine"
 
 tune: $(VENV)/.installed
@@ -72,6 +72,8 @@ faults: $(VENV)/.installed-dev
 
 benchmarks: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.benchmarks.search_benchmark
+	$(BIN)/python -m tests.benchmarks.price_benchmark
+	$(BIN)/python -m tests.benchmarks.scale_benchmark
 
 live: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.benchmarks.live_benchmark

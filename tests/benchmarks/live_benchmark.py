@@ -1,13 +1,13 @@
 """Honest and cheap, on the real vLLM: rerun with ``python -m tests.benchmarks.live_benchmark`` on an idle machine.
 
 ``same``: one configuration against itself, by the code that judges a study's winner: every start against the one before
-it (as after a search), and four starts against four in turns (as after a confirmation); then with the challenger's
-numbers raised by 5 %, which has to be found.
+it (as after a search), four starts against four in turns (as after a confirmation), and fourteen against fourteen; then
+with the challenger's numbers raised by 5 %, which has to be found.
 ``studies``: the same study of twelve eager trials with the warm parent and early stops, and with cold starts and
 neither.
 ``search``: the same number of trials by the default search and at random.
 
-An hour and a quarter on two cores. Other work on the machine makes the figures worthless.
+Two hours on two cores. Other work on the machine makes the figures worthless.
 """
 
 from __future__ import annotations
@@ -105,9 +105,12 @@ def same(count: int, console: Console) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         found = starts(count, Path(folder), console)
     singles = [((later,), (earlier,)) for later, earlier in zip(found[1:], found[:-1], strict=True)]
-    fours = [(found[i + 1 : i + 8 : 2], found[i : i + 7 : 2]) for i in range(len(found) - 7)]
+    groups = {"one start against one": singles}
+    for name, side in (("four", 4), ("fourteen", 14)):
+        windows = [found[first : first + 2 * side] for first in range(len(found) - 2 * side + 1)]
+        groups[f"{name} against {name} in turns"] = [(window[1::2], window[::2]) for window in windows]
     answer: dict[str, Any] = {"tok/s": [round(item.objective.value, 1) for item in found if item.objective is not None]}
-    for name, pairs in (("one start against one", singles), ("four against four in turns", fours)):
+    for name, pairs in groups.items():
         answer[name] = {
             "comparisons": len(pairs),
             "called different": sum(verdict(*pair) != "no significant difference" for pair in pairs),
@@ -171,7 +174,7 @@ def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=["same", "studies", "search"])
-    parser.add_argument("--starts", type=int, default=28)
+    parser.add_argument("--starts", type=int, default=48)
     parser.add_argument("--trials", type=int, default=12)
     parser.add_argument("--json", type=Path, help="write the figures there")
     options = parser.parse_args()
