@@ -91,6 +91,7 @@ def run_study(options: Options) -> None:
             budget_trials=options.trials,
             budget_seconds=None if options.trials is not None else options.budget_seconds,
             workload=plan.workload,
+            workload_certain=_kind(options) == "vllm",
             facts={"kind": _kind(options), "vllm": _known(info.versions["vllm"])},
             warm_start=options.warm_start if _names_a_study(options) else options.warm_start == "auto",
             earlier=_earlier(options, places, objective),

@@ -70,6 +70,7 @@ class Advisor:
         startup: int,
         budget: int | None,
         budget_s: float | None = None,
+        certain: bool = True,
     ) -> None:
         self._encoded = encoded
         self._planner = planner
@@ -78,7 +79,13 @@ class Advisor:
         self._budget = budget
         self._budget_s = budget_s
         self._encoder = Encoder(
-            space, encoded, conditions=conditions, planner=planner, objective=objective, workload=workload
+            space,
+            encoded,
+            conditions=conditions,
+            planner=planner,
+            objective=objective,
+            workload=workload,
+            certain=certain,
         )
         self._agreement = Agreement(self._encoder)
         self._source = CandidateSource(encoded, conditions)
@@ -118,6 +125,7 @@ class Advisor:
         seed: int,
     ) -> Assignment | None:
         rng = np.random.default_rng(seed)
+        self._encoder.correct(history)
         training = self._training(self._agreement.judged(history, maximize=self._objective.maximize))
         surrogate = train(
             self._encoder, training, self._suspects, self._accuracy_suspects, pending, thrift=self._thrift(history)

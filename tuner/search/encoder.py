@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.model.json import Scalar
-from tuner.model.space import Parameter, Space
+from tuner.model.space import Parameter, Range, Space
 from tuner.model.workload import Objective, Workload
 from tuner.ports import Planner
 from tuner.search.candidates import signature
@@ -18,6 +18,7 @@ from tuner.search.conditions import Conditions
 from tuner.search.distributions import Encoding
 from tuner.search.knobs import Defaults, is_decisive, read_knobs, varies_knobs
 from tuner.search.mechanism import StepModel
+from tuner.search.observations import Observation
 
 __all__ = ["Encoder", "Rows"]
 
@@ -60,14 +61,17 @@ class Encoder:
         planner: Planner,
         objective: Objective,
         workload: Workload | None,
+        certain: bool = True,
     ) -> None:
         self._encoded = encoded
         self._conditions = conditions
         self._planner = planner
         self._defaults = Defaults.of(space)
-        self._known = {name: item.default for name, item in encoded.items() if item.default is not None}
+        self._stated = {name: item.default for name, item in encoded.items() if item.default is not None}
+        self._told: dict[str, Scalar] = {}
         self._memory: dict[tuple[object, ...], tuple[Array, Array, Array]] = {}
-        self.model = StepModel(space, workload, per_step=objective.metric.startswith(("latency/tpot", "latency/itl")))
+        per_step = objective.metric.startswith(("latency/tpot", "latency/itl"))
+        self.model = StepModel(space, workload, per_step=per_step, certain=certain)
         self.knows_mechanism = varies_knobs(space)
         self.importance = np.array([_weight(parameter) for parameter in space.parameters] or [1.0])
         self.recompiles = [index for index, parameter in enumerate(space.parameters) if parameter.recompiles]
@@ -89,6 +93,19 @@ class Encoder:
             return rows.x
         return np.column_stack([rows.x, self.model.features(rows.knobs, theta)])
 
+    def correct(self, trials: Sequence[Observation]) -> None:
+        """Take defaults from the servers that ran with them: what a space states may be true of another card."""
+        told: dict[str, Scalar] = {}
+        for trial in trials:
+            for name, item in self._encoded.items():
+                value = trial.metrics.get(f"effective/{item.parameter.target}") if trial.weight >= 1 else None
+                domain = item.parameter.domain
+                if value is not None and isinstance(domain, Range) and name not in trial.assignment:
+                    told.setdefault(name, round(value) if domain.integer else value)
+        if told != self._told:
+            self._told = told
+            self._memory.clear()
+
     def rows(self, assignments: Sequence[Mapping[str, Scalar]]) -> Rows:
         if len(self._memory) > _MOST_REMEMBERED:
             self._memory.clear()
@@ -108,7 +125,7 @@ class Encoder:
         if known is None:
             candidate = self._planner.render(assignment)
             # A setting left away runs at its default, which need not be vLLM's own (a profile for a program, a fork).
-            running = self._planner.render({**self._known, **assignment})
+            running = self._planner.render({**self._stated, **self._told, **assignment})
             knobs = np.array(read_knobs(running, self._defaults))
             known = (self._parameters(assignment), knobs, np.array(self._planner.doubts(candidate), dtype=float))
             self._memory[key] = known
@@ -121,6 +138,6 @@ class Encoder:
     def _value(self, name: str, item: Encoding, assignment: Mapping[str, Scalar]) -> float:
         if name not in assignment and not self._conditions.active(name, assignment):
             return _ABSENT
-        value = assignment.get(name, item.default)
+        value = assignment.get(name, self._told.get(name, item.default))
         code = item.unit(value) if item.ordered else item.position(value)
         return _UNKNOWN if code is None else float(code)

@@ -9,15 +9,18 @@ form is wrong, the statistical model on the residual takes over.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq, least_squares
+from scipy.optimize import OptimizeResult, brentq, least_squares
 
+from tuner.model.hardware import Hardware
 from tuner.model.space import Space
 from tuner.model.workload import Workload
+from tuner.search.engine import EngineReadings
 from tuner.search.knobs import KNOBS, varies
 from tuner.search.resampling import systematic
 
@@ -44,11 +47,21 @@ _PRIOR: tuple[tuple[str, float], ...] = (
     ("thrash", 0.8),
     ("frontend", 1.0),
     ("threading", 0.7),
+    ("length", 1e-3),
 )
 """Coefficient → standard deviation of its logarithm around the value from the data sheet."""
 
-_CAPACITY_UNKNOWN = 1.5
-"""The same for the KV capacity where nobody says how long prompts and answers are: they differ a hundredfold."""
+_UNKNOWN = (("load", 1.5), ("length", 2.0))
+"""The same where nobody says what is sent: prompts and answers differ a hundredfold, and with them the sequences that
+fit into the cache, what is read of it in a step, and the share of prefill, all at once."""
+
+_GUESSED = 1.2
+"""The same for what a card of unknown figures reads and computes."""
+_READ_ALL_S, _CPU_GB_S = 0.03, 50.0
+"""Seconds in which a GPU reads its whole memory (24 to 56 ms from RTX 4090 to L40S), and a CPU's memory bus in GB/s,
+where nobody says."""
+_FLOPS_PER_BYTE, _CPU_FLOPS_PER_BYTE = 200.0, 15.0
+"""Arithmetic in 16 bits over memory bandwidth: 156 (A100) to 458 (DGX Spark) on GPUs."""
 
 _ACCEPTED = (-0.2, 0.6)
 """Log odds that a draft token is accepted: looked up in the prompt 45 %, from a trained head or model 65 % (published
@@ -57,6 +70,10 @@ _LINK_GB_S = 100.0
 _EXPERTS_SHARE = 0.9
 """Part of a sparse model's weights that lies in its experts: those are split over data parallel ranks too
 (vllm/model_executor/layers/fused_moe)."""
+
+_TOLD_SD = {"batch": 0.2, "capacity": 0.3, "cache": 0.1, "accepted": 0.1}
+"""How far a server's own figure may be from the model's, in log units, where every coefficient is right."""
+_STEP_SD = 0.15
 
 _OFFSET = len(_PRIOR)
 _DRAWS = 16
@@ -83,21 +100,35 @@ class Fit:
     draws: Array
 
 
+def _misfit(z: Array) -> Array:
+    """Negative log likelihood of standardised errors, lenient with single large ones (pseudo-Huber)."""
+    return np.asarray(np.sum(np.sqrt(1 + z**2) - 1, axis=-1))
+
+
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    """Seconds: reading the weights once, one token's arithmetic, one token's exchange between devices."""
+
+    weights: Array
+    compute: Array
+    exchange: Array
+
+
 class StepModel:
     """Predicts the logarithm of throughput (or of its inverse, for objectives that are minimised).
 
     Args:
         space: for the hardware's and the model's figures.
         workload: lengths and load; a wide guess without.
+        certain: the workload is what is sent. A trial command may send anything: then it is where the guess begins.
         per_step: the objective is the time of one step (TPOT, ITL) rather than throughput.
     """
 
-    def __init__(self, space: Space, workload: Workload | None, *, per_step: bool) -> None:
+    def __init__(self, space: Space, workload: Workload | None, *, per_step: bool, certain: bool = True) -> None:
         hardware, model = space.hardware, space.model
         self._per_step = per_step
         self._cpu = hardware.platform == "cpu"
-        bandwidth = max(hardware.bandwidth_gb_s, 1.0) * 1e9 * 0.7
-        flops = max([*hardware.tflops.values(), 0.1][0] * 1e12 * 0.4, 1e9)
+        bandwidth, flops, guessed = _speed(hardware)
         weight_bytes = max(model.weight_bytes, 1e6)
         active = weight_bytes / 2
         if model.is_moe and model.experts > 0:
@@ -121,21 +152,17 @@ class StepModel:
         self._frontend = 70e-6 if varies(space, "stream", "api_servers") else 0.0
         self._input = float(workload.input_tokens + workload.prefix_tokens) if workload else 256.0
         self._output = float(max(workload.output_tokens, 1)) if workload else 256.0
-        load, self._load_known = _load(workload)
-        self._load = load
-        self._sigma = np.array([sd for _, sd in _PRIOR])
-        unknown = {} if self._load_known else {"load": 1.5}
-        if workload is None:
-            unknown["capacity"] = _CAPACITY_UNKNOWN
-        for name, deviation in unknown.items():
-            self._sigma[[known for known, _ in _PRIOR].index(name)] = deviation
+        self._load, load_known = _load(workload)
+        unknown = dict(_UNKNOWN if workload is None or not certain else () if load_known else _UNKNOWN[:1])
+        unknown |= dict.fromkeys(guessed, _GUESSED)
+        self._sigma = np.array([unknown.get(name, sd) for name, sd in _PRIOR])
         self._sign = 1.0
 
     def batch(self, knobs: Array, theta: Array | None = None) -> Array:
         """Running batch (sequences) per row of knobs; one line per set of coefficients where there are several."""
         t = self._named(theta)
         dp = knobs[:, _COLUMN["data_parallel"]]
-        capacity = self._capacity(knobs) * np.exp(t["capacity"])
+        capacity = self._capacity(knobs, t)
         seqs = knobs[:, _COLUMN["seqs"]] * dp
         load = self._load * np.exp(t["load"])
         power = 4.0  # a soft minimum: limits that are close to each other all bite a little
@@ -144,14 +171,36 @@ class StepModel:
     def predict(self, knobs: Array, theta: Array | None = None) -> Array:
         """Log objective up to an offset, more is better; one line per set of coefficients where there are several."""
         t = self._named(theta)
-        column = {name: knobs[:, index] for name, index in _COLUMN.items()}
+        column = _columns(knobs)
         batch = self.batch(knobs, theta)
+        local = batch / column["data_parallel"]
+        prompt, answer = (tokens * np.exp(t["length"]) for tokens in (self._input, self._output))
+        step, costs = self._step(column, local, t)
+        # The engine and the API servers work side by side: the slower one sets the pace of a token.
+        passing_on = (
+            self._frontend * np.exp(t["frontend"]) * batch * (0.2 + 0.8 / column["stream"]) / column["api_servers"]
+        )
+        pace = ((step / _accepted(column, t)) ** 4 + passing_on**4) ** 0.25
+        if self._per_step:
+            return np.asarray(-np.log(pace))
+        prompts = prompt * (np.exp(t["prefill"]) * costs.compute + costs.exchange) * local
+        launched = costs.weights / column["tensor_parallel"] + self._host
+        chunks = local * prompt / column["batched_tokens"] * launched * np.exp(t["chunk"])
+        seconds = answer * pace + prompts + chunks
+        # Sequences that are admitted without room for their cache are preempted and computed again.
+        capacity = self._capacity(knobs, t)
+        crowd = np.log2(np.maximum(column["seqs"] * column["data_parallel"], 1) / capacity)
+        wanted = np.log2(self._load * np.exp(t["load"]) / capacity)
+        thrash = 1 + 0.08 * np.exp(t["thrash"]) * np.clip(np.minimum(crowd, wanted), 0, 6)
+        return np.asarray(np.log(batch * answer / seconds / thrash))
+
+    def _step(self, column: Mapping[str, Array], local: Array, t: Mapping[str, Array]) -> tuple[Array, _Costs]:
+        """Seconds of one decode step with ``local`` sequences on each replica, and what prefill pays too."""
         dp, tp, pp = column["data_parallel"], column["tensor_parallel"], column["pipeline_parallel"]
-        local = batch / dp
         drafts = column["drafts"]
         tokens = local * (1 + drafts)
         eight_bit = np.where(column["weight_bits"] <= 8, np.exp(-0.45 * np.exp(t["eight_bit"])), 1.0)
-        context = self._input + self._output / 2
+        context = (self._input + self._output / 2) * np.exp(t["length"])
         covered = (column["graphs"] > 0) & (column["capture"] >= tokens)
         uncovered = np.where(covered, np.where(column["graphs"] > 1, 0.0, 0.15), 1.0)
         # Arithmetic follows the threads; a memory bus is full before all cores pull on it.
@@ -170,54 +219,41 @@ class StepModel:
             + np.where(tp > 1, 0.15 * weights * np.exp(t["parallel"]), 0.0)
             + drafts * np.where(column["draft_free"] > 0, 0.02, 0.08) * weights
         )
-        guessed = np.where(column["draft_free"] > 0, *_ACCEPTED)
-        alpha = 1 / (1 + np.exp(-(t["acceptance"] + guessed)))
-        accepted = (1 - alpha ** (1 + drafts)) / (1 - alpha)
-        # The engine and the API servers work side by side: the slower one sets the pace of a token.
-        passing_on = (
-            self._frontend * np.exp(t["frontend"]) * batch * (0.2 + 0.8 / column["stream"]) / column["api_servers"]
-        )
-        pace = ((step / accepted) ** 4 + passing_on**4) ** 0.25
-        if self._per_step:
-            return np.asarray(-np.log(pace))
-        prompts = self._input * (np.exp(t["prefill"]) * compute + exchange) * local
-        chunks = local * self._input / column["batched_tokens"] * (weights / tp + self._host) * np.exp(t["chunk"])
-        seconds = self._output * pace + prompts + chunks
-        # Sequences that are admitted without room for their cache are preempted and computed again.
-        capacity = self._capacity(knobs) * np.exp(t["capacity"])
-        crowd = np.log2(np.maximum(column["seqs"] * dp, 1) / capacity)
-        wanted = np.log2(self._load * np.exp(t["load"]) / capacity)
-        thrash = 1 + 0.08 * np.exp(t["thrash"]) * np.clip(np.minimum(crowd, wanted), 0, 6)
-        return np.asarray(np.log(batch * self._output / seconds / thrash))
+        return step, _Costs(weights=weights, compute=compute, exchange=exchange)
 
-    def fit(self, knobs: Array, y: Array, covariance: Array) -> Fit:
+    def fit(self, knobs: Array, y: Array, covariance: Array, told: EngineReadings | None = None) -> Fit:
         """Coefficients that explain ``y`` (log objective, more is better), and what else would.
 
-        ``covariance``: of what else may move the values (labels, noise, misfit).
+        ``covariance``: of what else may move the values (labels, noise, misfit). ``told``: what the servers of these
+        trials said of themselves; it bounds the coefficients, and speaks neither for nor against the mechanism.
         """
         free = covariance + _OFFSET_SD**2  # a constant factor is free: what the labels add, other units
         whiten = np.linalg.inv(np.linalg.cholesky(free))
         inverse = np.linalg.inv(covariance)
         pull = inverse.sum(axis=0) / inverse.sum()
+        beside = _Beside(self, knobs, told)
+        centre = float(np.median(y - self.predict(knobs)))
+
+        def known(theta: Array) -> Array:
+            return np.concatenate([beside(theta), theta / self._sigma])
 
         def residuals(theta: Array) -> Array:
-            return np.concatenate([whiten @ (y - centre - self.predict(knobs, theta)), theta / self._sigma])
+            return np.concatenate([whiten @ (y - centre - self.predict(knobs, theta)), known(theta)])
 
-        centre = float(np.median(y - self.predict(knobs)))
-        sets = self._posterior(knobs, y - centre, whiten)
-        solved = min(
-            (
-                least_squares(residuals, start, loss="soft_l1", max_nfev=25, method="trf")
-                for start in (np.zeros(_OFFSET), sets[0])
-            ),
-            key=lambda found: float(found.cost),
-        )
-        mode = np.clip(solved.x, -6, 40)
-        theta = np.append(mode, np.median(y - self.predict(knobs, mode)))
-        error = y - theta[_OFFSET] - self.predict(knobs, mode)
-        jacobian = solved.jac[: len(y)] * self._sigma
-        _, logdet = np.linalg.slogdet(np.eye(_OFFSET) + jacobian.T @ jacobian)
-        penalty = -0.5 * float(np.sum((mode / self._sigma) ** 2)) - 0.5 * float(logdet)
+        def mode(of: Callable[[Array], Array], start: Array) -> OptimizeResult:
+            return least_squares(of, start, loss="soft_l1", max_nfev=25, method="trf")
+
+        sets = self._posterior(knobs, y - centre, whiten, beside)
+        starts = (np.zeros(_OFFSET), sets[0])
+        solved = min((mode(residuals, start) for start in starts), key=lambda found: float(found.cost))
+        best = np.clip(solved.x, -6, 40)
+        theta = np.append(best, np.median(y - self.predict(knobs, best)))
+        error = y - theta[_OFFSET] - self.predict(knobs, best)
+        # What explaining the objective costs beyond explaining the servers' own figures.
+        penalty = self._price(best, solved.jac, beside)
+        if beside.any:
+            alone = mode(known, np.zeros(_OFFSET))
+            penalty -= self._price(alone.x, alone.jac, beside)
         offsets = (y - self.predict(knobs, sets)) @ pull
         return Fit(
             theta=theta,
@@ -226,7 +262,14 @@ class StepModel:
             draws=np.column_stack([sets, offsets]),
         )
 
-    def _posterior(self, knobs: Array, y: Array, whiten: Array) -> Array:
+    def _price(self, theta: Array, jacobian: Array, beside: _Beside) -> float:
+        """Log evidence at a mode, without the objective's own misfit: bent coefficients, and freedom (Laplace)."""
+        slopes = jacobian[:-_OFFSET] * self._sigma
+        _, logdet = np.linalg.slogdet(np.eye(_OFFSET) + slopes.T @ slopes)
+        bent = 0.5 * float(np.sum((theta / self._sigma) ** 2)) + float(_misfit(beside(theta)))
+        return -bent - 0.5 * float(logdet)
+
+    def _posterior(self, knobs: Array, y: Array, whiten: Array, beside: _Beside) -> Array:
         """Sets of coefficients in proportion to their probability, the likeliest first; shape (sets, coefficients).
 
         A sequential Monte Carlo sampler from the priors: the trials' weight grows step by step, so that explanations
@@ -236,7 +279,7 @@ class StepModel:
 
         def likelihood(sets: Array) -> Array:
             z = (y - self.predict(knobs, sets)) @ whiten.T
-            return np.asarray(-np.sum(np.sqrt(1 + z**2) - 1, axis=1))
+            return -_misfit(z) - _misfit(beside(sets))
 
         def prior(sets: Array) -> Array:
             return np.asarray(-0.5 * np.sum((sets / self._sigma) ** 2, axis=1))
@@ -268,23 +311,106 @@ class StepModel:
         covered = (ratio >= 0) & (knobs[:, _COLUMN["graphs"]] > 0)
         return np.column_stack([np.log2(batch) / 13, (ratio + 2) / 4, covered.astype(float)])
 
-    def _capacity(self, knobs: Array) -> Array:
-        """Sequences whose KV cache fits, over all replicas."""
+    def _capacity(self, knobs: Array, t: Mapping[str, Array]) -> Array:
+        """Sequences whose KV cache fits, over all replicas; on paper at least one."""
+        on_paper = knobs[:, _COLUMN["data_parallel"]] * self._cache(knobs) / (self._input + self._output)
+        return np.asarray(np.maximum(on_paper, 1.0) * np.exp(t["capacity"] - t["length"]))
+
+    def _cache(self, knobs: Array) -> Array:
+        """Tokens that the KV cache of one replica holds, on paper."""
         replicas = knobs[:, _COLUMN["data_parallel"]]
         world = knobs[:, _COLUMN["tensor_parallel"]] * knobs[:, _COLUMN["pipeline_parallel"]]
         weights = self._weight_bytes * knobs[:, _COLUMN["weight_bits"]] / 16
         weights = weights * (1 - self._shared + self._shared / replicas)
         free = self._memory * world * knobs[:, _COLUMN["utilization"]] - weights - 2 * 2**30
         room = np.where(knobs[:, _COLUMN["kv_bytes"]] > 0, knobs[:, _COLUMN["kv_bytes"]] * world, free)
-        per_sequence = (self._input + self._output) * self._kv_per_token * knobs[:, _COLUMN["kv_bits"]] / 16
-        # A model that does not fit on paper may run all the same (another model is measured): never below 1.
-        return np.asarray(np.maximum(replicas * np.maximum(room, 0.02 * self._memory) / per_sequence, 1.0))
+        per_token = self._kv_per_token * knobs[:, _COLUMN["kv_bits"]] / 16
+        # A model that does not fit on paper may run all the same (another model is measured).
+        return np.asarray(np.maximum(room, 0.02 * self._memory) / per_token)
 
     def _named(self, theta: Array | None) -> dict[str, Array]:
         """Coefficient → its value, or a column of values, one per set of coefficients."""
         if theta is None:
             theta = np.zeros(_OFFSET)
         return {name: theta[..., index, None] for index, (name, _) in enumerate(_PRIOR)}
+
+
+class _Beside:
+    """Standardised errors of what servers told of themselves: running batch, cache, accepted drafts, step times."""
+
+    def __init__(self, model: StepModel, knobs: Array, told: EngineReadings | None) -> None:
+        self._model, self._knobs = model, knobs
+        self._figures: list[tuple[str, NDArray[np.int64], Array, float]] = []
+        self._steps: EngineReadings | None = None
+        if told is None:
+            return
+        for name, sd in _TOLD_SD.items():
+            values: Array = getattr(told, name)
+            rows = np.flatnonzero(np.isfinite(values))
+            if name == "accepted":
+                rows = rows[knobs[rows, _COLUMN["drafts"]] > 0]
+            if len(rows):
+                self._figures.append((name, rows, np.log(values[rows]), sd))
+        if len(told.step_of):
+            self._steps = told
+
+    @property
+    def any(self) -> bool:
+        return bool(self._figures) or self._steps is not None
+
+    def __call__(self, theta: Array) -> Array:
+        """One line per set of coefficients where there are several; empty lines where nothing was told."""
+        t = self._model._named(theta)  # noqa: SLF001  (the model's own other half)
+        errors = [np.zeros((*theta.shape[:-1], 0))]
+        for name, rows, told, sd in self._figures:
+            errors.append((told - self._foretold(name, self._knobs[rows], theta, t)) / sd)
+        if self._steps is not None:
+            errors.append(self._step_errors(self._steps, t))
+        return np.concatenate(errors, axis=-1)
+
+    def _foretold(self, name: str, knobs: Array, theta: Array, t: Mapping[str, Array]) -> Array:
+        model = self._model
+        if name == "batch":
+            return np.log(model.batch(knobs, theta))
+        if name == "capacity":
+            return np.log(model._capacity(knobs, t))  # noqa: SLF001
+        if name == "cache":
+            return np.log(model._cache(knobs)) + t["capacity"]  # noqa: SLF001
+        return np.log(_accepted(_columns(knobs), t))
+
+    def _step_errors(self, told: EngineReadings, t: Mapping[str, Array]) -> Array:
+        """How the step grows with the batch; its level would say no more than the objective does."""
+        step, _ = self._model._step(_columns(self._knobs[told.step_of]), told.step_batch, t)  # noqa: SLF001
+        off = np.log(told.step_s) - np.log(step)
+        trials, place = np.unique(told.step_of, return_inverse=True)
+        member = np.equal.outer(place, np.arange(len(trials))).astype(float)
+        return np.asarray((off - (off @ (member / member.sum(axis=0))) @ member.T) / _STEP_SD)
+
+
+def _columns(knobs: Array) -> dict[str, Array]:
+    return {name: knobs[:, index] for name, index in _COLUMN.items()}
+
+
+def _accepted(column: Mapping[str, Array], t: Mapping[str, Array]) -> Array:
+    """Tokens that a sequence gains in a step: one, and the drafts that are accepted."""
+    guessed = np.where(column["draft_free"] > 0, *_ACCEPTED)
+    alpha = 1 / (1 + np.exp(-(t["acceptance"] + guessed)))
+    return np.asarray((1 - alpha ** (1 + column["drafts"])) / (1 - alpha))
+
+
+def _speed(hardware: Hardware) -> tuple[float, float, set[str]]:
+    """Bytes and operations per second in practice, and the coefficients that stand on a guess of them."""
+    guessed: set[str] = set()
+    bandwidth = hardware.bandwidth_gb_s
+    if bandwidth <= 0:
+        bandwidth = _CPU_GB_S if hardware.platform == "cpu" else max(hardware.memory_gib, 8.0) / _READ_ALL_S
+        guessed |= {"weights", "kv"}
+    known = [hardware.tflops[name] for name in ("bf16", "fp16") if name in hardware.tflops]
+    tflops = next((value for value in (*known, *hardware.tflops.values()) if value > 0), 0.0)
+    if not tflops:
+        tflops = bandwidth * (_CPU_FLOPS_PER_BYTE if hardware.platform == "cpu" else _FLOPS_PER_BYTE) / 1e3
+        guessed |= {"compute"}
+    return bandwidth * 1e9 * 0.7, max(tflops * 1e12 * 0.4, 1e9), guessed
 
 
 def _hotter(fits: Array, heat: float) -> tuple[float, Array]:

@@ -70,6 +70,7 @@ class OptunaOptimizer:
         budget_seconds: wall time that bounds the study (s), where that and not a number of trials does: ``tune`` then
             prefers gain per second, the more so the more time is left.
         workload: the traffic, where known: the load bounds the running batch.
+        workload_certain: what measures sends this workload; a trial command may send anything.
         facts: what else identifies the study (versions, hardware); kept with it for later warm starts.
         warm_start: learn from like studies in the same storage, or from the study of that name (``tune`` only); their
             trials weigh little and are scaled by the two baselines. Likeness is judged by hardware, model, family,
@@ -99,6 +100,7 @@ class OptunaOptimizer:
         budget_trials: int | None = None,
         budget_seconds: float | None = None,
         workload: Workload | None = None,
+        workload_certain: bool = True,
         facts: Mapping[str, Json] | None = None,
         shared: bool | None = None,
         warm_start: bool | str = False,
@@ -140,6 +142,7 @@ class OptunaOptimizer:
             startup=_filling_trials(budget_trials, len(space.parameters)),
             budget=budget_trials,
             budget_s=budget_seconds,
+            certain=workload_certain,
         )
         # Each trial is one line of this program's own output; Optuna's would only repeat it.
         optuna.logging.set_verbosity(optuna.logging.WARNING)

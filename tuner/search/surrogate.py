@@ -13,6 +13,7 @@ from scipy.special import ndtr
 from tuner.model.json import Scalar
 from tuner.model.outcome import Status
 from tuner.search.encoder import Encoder, Rows
+from tuner.search.engine import EngineReadings
 from tuner.search.feasibility import Feasibility, Suspects, suspect_model
 from tuner.search.gaussian import Process, similarities
 from tuner.search.mechanism import Fit
@@ -261,13 +262,15 @@ def _views(encoder: Encoder, rows: Rows, training: Training) -> tuple[tuple[floa
     extra = np.where(weight < 1, _FOREIGN / np.maximum(weight, 1e-3), 0.0) + np.where(bound, 8.0, 0.0)
     views = [_plain_view(encoder, rows, y, extra)]
     if training.logarithmic and encoder.knows_mechanism:
-        views.append(_mechanistic_view(encoder, rows, y, extra))
+        told = EngineReadings.of([training.items[index] for index in training.started])
+        views.append(_mechanistic_view(encoder, rows, y, extra, told))
     if len(views) == 1:
         return ((1.0, views[0]),)
     odds = np.clip(views[1].evidence - views[0].evidence + _TRUST, -20, 20)
     share = float(1 / (1 + np.exp(-odds)))
     # A handful of trials cannot refute what is known of the machine: its forecasts are tried before they are dropped.
-    share = min(max(share, _BELIEVED * max(1 - len(y) / _REFUTED_AFTER, 0.1)), _MOST_TRUSTED)
+    least = _BELIEVED * max(1 - len(y) / _REFUTED_AFTER, 0.1) * float(np.exp(min(1 + odds / _CLEARLY, 0.0)))
+    share = min(max(share, least), _MOST_TRUSTED)
     return ((1 - share, views[0]), (share, views[1]))
 
 

@@ -34,6 +34,7 @@ class Surface:
         noise: relative standard deviation of a measurement.
         excluded: whether the planner refuses an assignment for nothing (replayed tables: what was not recorded).
         known_best: the optimum where it need not be searched.
+        told: what a running server would say of itself (``engine/…`` metrics), where the surface knows.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Surface:
     noise: float
     excluded: Callable[[Mapping[str, Scalar]], bool] | None = None
     known_best: float | None = None
+    told: Callable[[Mapping[str, Scalar]], Mapping[str, float]] | None = None
 
 
 class BenchPlanner:

@@ -14,6 +14,7 @@ from tuner.errors import StudyStopped
 from tuner.model.candidate import Candidate
 from tuner.model.json import Scalar
 from tuner.model.judge import constraints
+from tuner.model.measurement import Measurement
 from tuner.model.outcome import Blame, Failure, Outcome, Status
 from tuner.model.space import Range
 from tuner.search import OptunaOptimizer
@@ -48,7 +49,10 @@ def run_search(
     budget_s: float | None = None,
     thrifty: bool = True,
 ) -> Run:
-    """``trials`` launches, the baseline included. ``method``: a sampler's name, or ``one-factor``.
+    """``trials`` launches, the baseline included.
+
+    ``method``: a sampler's name, ``one-factor``, or ``told``: the default search, on servers that say of themselves
+    what vLLM's ``/metrics`` do.
 
     With a ``clock`` launches cost its seconds, and end when ``budget_s`` is spent; only a ``thrifty`` search is told
     that the budget is time.
@@ -79,7 +83,7 @@ def run_search(
         planner,
         storage="memory://",
         study_name="b",
-        sampler=method,
+        sampler="tune" if method == "told" else method,
         seed=seed,
         budget_trials=trials,
         budget_seconds=budget_s if thrifty else None,
@@ -91,7 +95,8 @@ def run_search(
         except StudyStopped:
             break
         spent += time.perf_counter() - began
-        outcome = outcome_of(planner.render(suggestion.assignment), launch(suggestion.assignment))
+        told = surface.told(planner.complete(suggestion.assignment)) if surface.told and method == "told" else {}
+        outcome = outcome_of(planner.render(suggestion.assignment), launch(suggestion.assignment), told)
         if clock is not None:
             seconds = clock.seconds(planner.complete(suggestion.assignment), failed=failed[-1])
             times.append((times[-1] if times else 0.0) + seconds)
@@ -103,13 +108,20 @@ def run_search(
     return Run(tuple(best), tuple(failed), spent, tuple(times))
 
 
-def outcome_of(candidate: Candidate, value: float | str) -> Outcome:
-    """What a launcher would report."""
+def outcome_of(candidate: Candidate, value: float | str, told: Mapping[str, float] | None = None) -> Outcome:
+    """What a launcher would report; ``told``: metrics of the running server."""
     if isinstance(value, str):
         failure = Failure(kind="unknown", cause=value, blame=Blame.CONFIGURATION)
         kept = constraints((), failure=failure)
         return Outcome(candidate=candidate, status=Status.BROKEN, failure=failure, constraints=kept)
-    return Outcome(candidate=candidate, status=Status.MEASURED, objective=value, constraints=constraints(()))
+    measurement = Measurement(metrics=told, objective=None) if told else None
+    return Outcome(
+        candidate=candidate,
+        status=Status.MEASURED,
+        objective=value,
+        measurement=measurement,
+        constraints=constraints(()),
+    )
 
 
 def _one_factor(surface: Surface, launch: object, seed: int, trials: int) -> Iterator[Mapping[str, Scalar]]:

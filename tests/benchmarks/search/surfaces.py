@@ -96,7 +96,11 @@ def moe_batch(seed: int) -> Surface:
         rate *= 0.94 if s["async_scheduling"] == "false" else 1.0
         return rate * (0.9 + 0.1 * min(memory / 0.85, 1.0))
 
-    return Surface("moe-batch", space_of("moe-batch", parameters), evaluate, noise=0.02)
+    def told(s: Setting) -> dict[str, float]:
+        running = min(_num(s, "max_num_seqs"), 1.3 * knee)
+        return {"engine/running_mean": 0.9 * running, "engine/running_max": running}
+
+    return Surface("moe-batch", space_of("moe-batch", parameters), evaluate, noise=0.02, told=told)
 
 
 def dense_chat(seed: int) -> Surface:
@@ -153,7 +157,17 @@ def dense_chat(seed: int) -> Surface:
         rate *= 0.93 if s["async_scheduling"] == "false" else 1.0
         return rate * _peak(_num(s, "max_num_batched_tokens"), 4096, 3, 0.12)
 
-    return Surface("dense-chat", space_of("dense-chat", parameters), evaluate, noise=0.015)
+    def told(s: Setting) -> dict[str, float]:
+        running = min(_num(s, "max_num_seqs"), load)
+        found = {"engine/running_mean": 0.9 * running, "engine/running_max": running}
+        if s["speculation"] != "off":
+            kind = {"ngram": 0.45, "eagle3": 1.0, "draft_model": 0.7}[str(s["speculation"])]
+            found["engine/acceptance_length"] = 1 + 1.3 * gain * kind * (
+                1 - math.exp(-_num(s, "spec_tokens") / depth * 2)
+            )
+        return found
+
+    return Surface("dense-chat", space_of("dense-chat", parameters), evaluate, noise=0.015, told=told)
 
 
 def long_context(seed: int) -> Surface:
@@ -178,6 +192,11 @@ def long_context(seed: int) -> Surface:
         choice("scheduling_policy", ["fcfs", "priority"]),
     ]  # fmt: skip
 
+    def held(s: Setting) -> float:
+        taken = 0.25 if s["quantization"] in ("fp8", "fp8_per_block") else 0.45
+        free = _num(s, "gpu_memory_utilization") - taken
+        return room * free / 0.5 * (1.9 if s["kv_cache_dtype"] == "fp8" else 1.0)
+
     def evaluate(s: Setting) -> float | str:
         memory, tokens = _num(s, "gpu_memory_utilization"), _num(s, "max_num_batched_tokens")
         if s["quantization"] == "experts_int8":
@@ -191,8 +210,7 @@ def long_context(seed: int) -> Surface:
         if memory + 0.012 * math.log2(tokens / 8192) > edge + 0.02:
             return "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate"
         small = s["quantization"] in ("fp8", "fp8_per_block")
-        fits = room * (memory - (0.25 if small else 0.45)) / 0.5 * (1.9 if s["kv_cache_dtype"] == "fp8" else 1.0)
-        seqs = _num(s, "max_num_seqs")
+        fits, seqs = held(s), _num(s, "max_num_seqs")
         rate = 90 * min(seqs, fits) ** 0.8
         if seqs > 1.3 * fits:
             rate /= 1 + 0.25 * steep * math.log2(seqs / (1.3 * fits))
@@ -204,7 +222,15 @@ def long_context(seed: int) -> Surface:
         rate *= 1 - 0.04 * abs(_num(s, "long_prefill_token_threshold") - 2048) / 6144
         return rate
 
-    return Surface("long-context", space_of("long-context", parameters), evaluate, noise=0.02)
+    def told(s: Setting) -> dict[str, float]:
+        seqs, fits = _num(s, "max_num_seqs"), held(s)
+        return {
+            "engine/running_mean": 0.9 * min(seqs, fits),
+            "engine/running_max": min(seqs, fits),
+            "engine/kv_usage_max": min(seqs / fits, 1.0),
+        }
+
+    return Surface("long-context", space_of("long-context", parameters), evaluate, noise=0.02, told=told)
 
 
 def eight_gpus(seed: int) -> Surface:

@@ -85,6 +85,29 @@ class TestMechanism:
         beyond = [throughput(max_num_seqs=n, max_cudagraph_capture_size=8192) for n in (2048, 4096)]
         assert abs(beyond[0] - beyond[1]) < 0.05
 
+    @pytest.mark.parametrize("platform", ["cuda", "rocm"])
+    @pytest.mark.parametrize("bandwidth", [0.0, 4800.0])
+    def test_batches_pay_on_a_card_of_unknown_figures(self, bandwidth: float, platform: str) -> None:
+        """No FLOPS were taken for a tenth of a TFLOPS: then no batch pays, and small ones are tried first."""
+        space = small_space()
+        unknown = replace(space.hardware, tflops={}, bandwidth_gb_s=bandwidth, platform=platform)  # type: ignore[arg-type]
+        model, sure = (
+            StepModel(replace(space, hardware=hardware), WORKLOAD, per_step=False)
+            for hardware in (unknown, space.hardware)
+        )
+        rows = np.array([list(knobs(max_num_seqs=n).values()) for n in (256, 64)])
+        assert np.subtract(*model.predict(rows)) > 0.5
+        assert model._sigma[1] > sure._sigma[1]
+
+    def test_sixteen_bits_count_whatever_is_listed_first(self) -> None:
+        space = small_space()
+        listed = replace(space.hardware, tflops={"fp4": 9000.0, "fp8": 1980.0, "bf16": 990.0})
+        first, second = (
+            StepModel(replace(space, hardware=hardware), WORKLOAD, per_step=False)
+            for hardware in (listed, space.hardware)
+        )
+        assert first._compute == second._compute
+
     def test_fewer_bits_are_faster(self) -> None:
         assert throughput(quantization="fp8") > throughput()
         assert throughput(kv_cache_dtype="fp8") >= throughput()
@@ -126,10 +149,34 @@ class TestMechanism:
         assert open_question > 0.12
         assert settled < open_question / 2
 
+    @pytest.mark.parametrize(("workload", "certain"), [(None, True), (WORKLOAD, False)])
+    def test_long_prompts_are_thinkable_where_nobody_says_what_is_sent(
+        self, workload: Workload | None, certain: bool
+    ) -> None:
+        """The cache holds sixty sequences, more of them thrash, and only crowded batches were tried."""
+        told, guessed = (
+            StepModel(small_space(), known, per_step=False, certain=sure)
+            for known, sure in ((WORKLOAD, True), (workload, certain))
+        )
+        rows = np.array(
+            [list(knobs(max_num_seqs=n, kv_cache_dtype=d).values()) for d in ("auto", "fp8") for n in (256, 512, 1024)]
+        )
+        few = np.array([list(knobs(max_num_seqs=n, kv_cache_dtype="fp8").values()) for n in (96, 256)])
+        capacity = np.where(rows[:, KNOBS.index("kv_bits")] < 16, 110.0, 60.0)
+        y = 0.8 * np.log(capacity) - np.log1p(0.25 * np.log2(rows[:, KNOBS.index("seqs")] / capacity))
+
+        def hope(model: StepModel) -> float:
+            """The chance that 96 sequences are faster than 256."""
+            fit = model.fit(rows, y, np.eye(len(y)) * 0.05**2)
+            return float(np.mean([np.subtract(*model.predict(few, draw)) > 0 for draw in fit.draws]))
+
+        assert hope(guessed) >= 0.3
+        assert hope(told) <= 0.1
+
     def test_stages_and_ranks_hold_more_cache(self) -> None:
         model = StepModel(small_space(), WORKLOAD, per_step=False)
         rows = np.array([list(knobs(**{name: 2}).values()) for name in ("block_size", *_SPLITS)])
-        one, *split = model._capacity(rows)
+        one, *split = model._capacity(rows, model._named(None))
         assert all(capacity > 1.9 * one for capacity in split)
 
     def test_a_slow_link_makes_stages_better_than_ranks(self) -> None:
