@@ -34,6 +34,8 @@ _MOST_TRUSTED = 0.85
 """Largest weight of the mechanism: what it does not know of must stay worth a trial."""
 _BELIEVED, _REFUTED_AFTER = 0.5, 20
 """Least weight of the mechanism at the start, and the trials after which a tenth of it is left."""
+_CLEARLY = 3.0
+"""Log odds against the mechanism from which on that least weight yields too: twenty to one is no handful's whim."""
 _LABEL_EFFECT, _RANGE_EFFECT, _MISFIT = 0.12, 0.05, 0.05
 """What a label, a range, and the crude form itself may add to the log value without moving the mechanism's figures."""
 _UNTRIED = 0.08
@@ -41,6 +43,9 @@ _UNTRIED = 0.08
 Without it the third and fourth MoE backend waited twenty trials, some for ever."""
 _NOTHING = 1e-6
 """Expected improvement that counts as none: hope that small is no reason to launch what will not start."""
+_NEAR, _AGAIN = 0.02, 4.0
+"""Shares of their ranges by which all numbers of two candidates may differ and be the same to a machine, and what
+trying the same again costs (log units): 1,020 sequences after 1,024 are hope from noise alone."""
 _EDGE, _OUTER = 0.6, 0.2
 """What an end of a range costs while the start fills the space, and how near is an end: corners are far from all
 that was tried, and rarely good."""
@@ -111,7 +116,7 @@ class Surrogate:
             )
             return spread + np.log(chance + 1e-9) - self._risk(chance), improvement * chance
         score = np.log(improvement + _NOTHING) + self.caution * np.log(chance + 1e-9) + np.log(kept + 1e-9)
-        score -= self._risk(chance)
+        score -= self._risk(chance) + _AGAIN * self._known(rows)
         if self.prices is not None and self.thrift > 0:
             score -= self.thrift * np.log(self.prices.relative(rows.x))
         return score, improvement * chance * kept
@@ -159,6 +164,14 @@ class Surrogate:
             codes = rows.x[:, column]
             new |= (codes >= 0) & ~np.isin(codes, self.measured[:, column])
         return np.asarray(new * _UNTRIED**2)
+
+    def _known(self, rows: Rows) -> NDArray[np.bool_]:
+        """Whether a row is, to a machine, what was measured already."""
+        if self.measured is None:
+            return np.zeros(len(rows), dtype=bool)
+        apart = np.abs(rows.x[:, None, :] - self.measured[None, :, :])
+        apart = np.where(self.encoder.labels, apart > 0, apart)
+        return np.asarray(apart.max(axis=2).min(axis=1) < _NEAR)
 
     def _predict(self, view: _View, rows: Rows) -> tuple[Array, Array]:
         x = self.encoder.inputs(rows, _theta(view.fit))
@@ -290,11 +303,11 @@ def _plain_view(encoder: Encoder, rows: Rows, y: Array, extra: Array) -> _View:
     return _View(None, process, process.evidence)
 
 
-def _mechanistic_view(encoder: Encoder, rows: Rows, y: Array, extra: Array) -> _View:
+def _mechanistic_view(encoder: Encoder, rows: Rows, y: Array, extra: Array, told: EngineReadings) -> _View:
     alike = similarities(rows.x, rows.x, encoder.labels)
     share = np.where(encoder.labels, _LABEL_EFFECT**2, _RANGE_EFFECT**2)
     covariance = np.tensordot(share, alike, axes=1) + np.diag(_MISFIT**2 * (1 + extra))
-    fit = encoder.model.fit(rows.knobs, y, covariance)
+    fit = encoder.model.fit(rows.knobs, y, covariance, told)
     residual = y - encoder.model.predict(rows.knobs, fit.theta) - fit.theta[-1]
     floor = 0.12 if len(y) < 6 else 0.05 if len(y) < 15 else 0.02
     process = Process.fit(

@@ -16,8 +16,9 @@ __all__ = ["BOLD", "Training"]
 
 Array: TypeAlias = NDArray[np.float64]
 
-_YOUNG, _AFFORDED = 10, 0.1
-"""Launches that may teach by failing as they like, and the share of later ones that may."""
+_YOUNG, _AFFORDED, _AHEAD = 10, 0.1, 5
+"""Launches that may teach by failing as they like, the share of later ones that may, and so many of those to come that
+are counted as having started: or else none could fail until ten have not."""
 BOLD, _CAREFUL, _BURNT = (1.5, 0.4), (3.0, 0.75), (3.0, 0.9)
 """Exponent on the chance of starting, and the chance below which a candidate is taken only if there is no other: as
 long as failures are affordable, when they no longer are, and after two in a row (three alike end a study)."""
@@ -47,7 +48,9 @@ class Training:
         mine = [item.broken for item in self.items if item.weight >= 1]
         if mine[-2:] == [True, True]:
             return _BURNT
-        affordable = len(mine) < _YOUNG or sum(mine[_YOUNG:]) <= _AFFORDED * (len(mine) - _YOUNG)
+        later = mine[_YOUNG:]
+        # One more failure must not break the share.
+        affordable = len(mine) < _YOUNG or sum(later) + 1 <= _AFFORDED * (len(later) + _AHEAD)
         return BOLD if affordable else _CAREFUL
 
     @cached_property

@@ -5,18 +5,33 @@ from __future__ import annotations
 from tests.benchmarks.search.bench_space import Surface, choice, number, space_of
 from tests.benchmarks.search.harness import run_search
 
+SPEEDS = {"auto": 1.0, "triton": 1.0, "marlin": 1.0, "cutlass": 1.1}
 
-def test_every_label_is_launched_within_a_dozen_trials() -> None:
+
+def launched(seed: int, trials: int) -> list[tuple[str, float]]:
     """Three backends do alike, the fourth is a tenth faster: hidden unless it is tried for its own sake."""
-    speeds = {"auto": 1.0, "triton": 1.0, "marlin": 1.0, "cutlass": 1.1}
-    launched: list[str] = []
+    found: list[tuple[str, float]] = []
 
     def evaluate(setting: object) -> float:
         assert isinstance(setting, dict)
-        launched.append(str(setting["moe_backend"]))
-        return 1000.0 * speeds[launched[-1]] * float(setting["max_num_seqs"]) ** 0.05
+        found.append((str(setting["moe_backend"]), float(setting["max_num_seqs"])))
+        return 1000.0 * SPEEDS[found[-1][0]] * found[-1][1] ** 0.05
 
-    parameters = [number("max_num_seqs", 16, 1024, 256, log=True), choice("moe_backend", list(speeds))]
-    surface = Surface("labels", space_of("labels", parameters), evaluate, noise=0.005)
-    run_search(surface, "tune", seed=3, trials=12)
-    assert set(launched) == set(speeds)
+    parameters = [number("max_num_seqs", 16, 1024, 256, log=True), choice("moe_backend", list(SPEEDS))]
+    run_search(
+        Surface("labels", space_of("labels", parameters), evaluate, noise=0.005), "tune", seed=seed, trials=trials
+    )
+    return found
+
+
+def test_every_label_is_launched_within_thirteen_trials() -> None:
+    every = [{label for label, _ in launched(seed, 13)} == set(SPEEDS) for seed in range(6)]
+    assert sum(every) >= 4, every
+
+
+def test_what_is_the_same_to_a_machine_is_not_launched_again() -> None:
+    """Hope from noise alone took a third of the launches: 1,024 sequences, then 1,020, then 1,019."""
+    tried = launched(0, 16)
+    for index, (label, seqs) in enumerate(tried):
+        near = [other for known, other in tried[:index] if known == label and abs(other / seqs - 1) < 0.02]
+        assert not near, (label, seqs, near)
