@@ -68,7 +68,13 @@ class Encoder:
         self._planner = planner
         self._defaults = Defaults.of(space)
         self._stated = {name: item.default for name, item in encoded.items() if item.default is not None}
-        self._told: dict[str, Scalar] = {}
+        self._reported = [
+            (parameter.name, f"effective/{parameter.target}", parameter.domain.integer)
+            for parameter in space.parameters
+            if isinstance(parameter.domain, Range)
+        ]
+        self.told: dict[str, Scalar] = {}
+        """Defaults that this study's servers reported."""
         self._memory: dict[tuple[object, ...], tuple[Array, Array, Array]] = {}
         per_step = objective.metric.startswith(("latency/tpot", "latency/itl"))
         self.model = StepModel(space, workload, per_step=per_step, certain=certain)
@@ -97,13 +103,13 @@ class Encoder:
         """Take defaults from the servers that ran with them: what a space states may be true of another card."""
         told: dict[str, Scalar] = {}
         for trial in trials:
-            for name, item in self._encoded.items():
-                value = trial.metrics.get(f"effective/{item.parameter.target}") if trial.weight >= 1 else None
-                domain = item.parameter.domain
-                if value is not None and isinstance(domain, Range) and name not in trial.assignment:
-                    told.setdefault(name, round(value) if domain.integer else value)
-        if told != self._told:
-            self._told = told
+            if trial.weight >= 1 and trial.metrics:
+                for name, figure, integer in self._reported:
+                    value = trial.metrics.get(figure)
+                    if value is not None and name not in trial.assignment:
+                        told.setdefault(name, round(value) if integer else value)
+        if told != self.told:
+            self.told = told
             self._memory.clear()
 
     def rows(self, assignments: Sequence[Mapping[str, Scalar]]) -> Rows:
@@ -125,7 +131,7 @@ class Encoder:
         if known is None:
             candidate = self._planner.render(assignment)
             # A setting left away runs at its default, which need not be vLLM's own (a profile for a program, a fork).
-            running = self._planner.render({**self._stated, **self._told, **assignment})
+            running = self._planner.render({**self._stated, **self.told, **assignment})
             knobs = np.array(read_knobs(running, self._defaults))
             known = (self._parameters(assignment), knobs, np.array(self._planner.doubts(candidate), dtype=float))
             self._memory[key] = known
@@ -138,6 +144,6 @@ class Encoder:
     def _value(self, name: str, item: Encoding, assignment: Mapping[str, Scalar]) -> float:
         if name not in assignment and not self._conditions.active(name, assignment):
             return _ABSENT
-        value = assignment.get(name, self._told.get(name, item.default))
+        value = assignment.get(name, self.told.get(name, item.default))
         code = item.unit(value) if item.ordered else item.position(value)
         return _UNKNOWN if code is None else float(code)
