@@ -14,6 +14,7 @@ from tuner.model.json import Json
 from tuner.model.outcome import Status
 from tuner.model.space import Parameter, Range
 from tuner.model.workload import Objective
+from tuner.search.agreement import Agreement
 from tuner.search.conditions import Conditions
 from tuner.search.distributions import encodings
 from tuner.search.encoder import Encoder
@@ -197,3 +198,27 @@ class TestDefaultsAreReadBack:
         encoder = self.encoder()
         encoder.correct([self.ran(1024.0, weight=0.3)])
         assert encoder.rows([{}]).knobs[0, KNOBS.index("seqs")] == 256
+
+    def test_earlier_studies_are_judged_as_after_a_resume(self) -> None:
+        """The model of the earlier trials is fitted once; a default that is reported later changes where they stand."""
+        encoder, size = self.encoder(), {"max_num_seqs": 0}
+        values = {64: 900.0, 128: 700.0, 256: 300.0, 512: 900.0, 1024: 1000.0, 2048: 1000.0}
+        earlier = [
+            replace(trial(weight=0.5), assignment=size | {"max_num_seqs": seqs}, value=value)
+            for seqs, value in values.items()
+        ] + [replace(trial(weight=0.5), value=1000.0)]
+        own = [
+            replace(trial(), assignment=size | {"max_num_seqs": seqs}, value=value * 1.1)
+            for seqs, value in list(values.items())[:4]
+        ] + [replace(trial(), value=1100.0)]
+
+        def stands_on(agreement: Agreement) -> list[list[float]]:
+            agreement.judged([*earlier, *own], maximize=True)
+            assert agreement._process is not None
+            return agreement._process.x.tolist()
+
+        agreement = Agreement(encoder)
+        before = stands_on(agreement)
+        encoder.correct([self.ran(1024.0)])
+        assert stands_on(agreement) == stands_on(Agreement(encoder))
+        assert stands_on(agreement) != before
