@@ -51,7 +51,7 @@ _PRIOR: tuple[tuple[str, float], ...] = (
 )
 """Coefficient → standard deviation of its logarithm around the value from the data sheet."""
 
-_UNKNOWN = (("load", 1.5), ("length", 2.0))
+_LOAD_UNKNOWN, _LENGTH_UNKNOWN = 1.5, 2.0
 """The same where nobody says what is sent: prompts and answers differ a hundredfold, and with them the sequences that
 fit into the cache, what is read of it in a step, and the share of prefill, all at once."""
 
@@ -153,10 +153,12 @@ class StepModel:
         self._input = float(workload.input_tokens + workload.prefix_tokens) if workload else 256.0
         self._output = float(max(workload.output_tokens, 1)) if workload else 256.0
         self._load, load_known = _load(workload)
-        unknown = dict(_UNKNOWN if workload is None or not certain else () if load_known else _UNKNOWN[:1])
-        unknown |= dict.fromkeys(guessed, _GUESSED)
-        self._sigma = np.array([unknown.get(name, sd) for name, sd in _PRIOR])
-        self._sign = 1.0
+        doubts = dict.fromkeys(guessed, _GUESSED)
+        if not certain or not load_known:
+            doubts["load"] = _LOAD_UNKNOWN
+        if not certain or workload is None:
+            doubts["length"] = _LENGTH_UNKNOWN
+        self._sigma = np.array([doubts.get(name, sd) for name, sd in _PRIOR])
 
     def batch(self, knobs: Array, theta: Array | None = None) -> Array:
         """Running batch (sequences) per row of knobs; one line per set of coefficients where there are several."""

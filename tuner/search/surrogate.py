@@ -172,9 +172,7 @@ class Surrogate:
         """Whether a row is, to a machine, what was measured already."""
         if self.measured is None:
             return np.zeros(len(rows), dtype=bool)
-        apart = np.abs(rows.x[:, None, :] - self.measured[None, :, :])
-        apart = np.where(self.encoder.labels, apart > 0, apart)
-        return np.asarray(apart.max(axis=2).min(axis=1) < _NEAR)
+        return np.asarray(_apart(rows.x, self.measured, self.encoder.labels).max(axis=2).min(axis=1) < _NEAR)
 
     def _predict(self, view: _View, rows: Rows) -> tuple[Array, Array]:
         x = self.encoder.inputs(rows, _theta(view.fit))
@@ -376,10 +374,17 @@ def _limits(encoder: Encoder, rows: Rows | None, training: Training) -> tuple[tu
 
 
 def _distance(x: Array, seen: Array, labels: NDArray[np.bool_]) -> Array:
-    """To the nearest of ``seen``, from 0 to 1: labels differ or not, numbers differ by their distance."""
+    """To the nearest of ``seen``, from 0 to 1, the mean over all settings."""
+    return np.asarray(_apart(x, seen, labels).mean(axis=2).min(axis=1))
+
+
+def _apart(x: Array, seen: Array, labels: NDArray[np.bool_]) -> Array:
+    """How far each setting is from each of ``seen``, from 0 to 1, shape (rows, seen, settings).
+
+    Labels differ or not, numbers differ by their distance.
+    """
     apart = np.abs(x[:, None, :] - seen[None, :, :])
-    apart = np.where(labels, apart > 0, np.minimum(apart, 1.0))
-    return np.asarray(apart.mean(axis=2).min(axis=1))
+    return np.where(labels, apart > 0, np.minimum(apart, 1.0))
 
 
 def _edges(x: Array, labels: NDArray[np.bool_]) -> Array:
