@@ -7,11 +7,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-__all__ = ["Json", "JsonObject", "Scalar", "canonical", "finite"]
+__all__ = ["LARGEST", "Json", "JsonObject", "Scalar", "canonical", "finite", "reckonable"]
 
 Scalar: TypeAlias = bool | int | float | str | None
 Json: TypeAlias = Scalar | Sequence["Json"] | Mapping[str, "Json"]
 JsonObject: TypeAlias = Mapping[str, Json]
+
+LARGEST = 1e100
+"""Bound on numbers that come from outside: sums and squares of many such numbers stay finite."""
 
 
 def canonical(value: Json) -> str:
@@ -39,3 +42,8 @@ def finite(value: object) -> bool:
         return math.isfinite(value)
     except OverflowError:
         return False  # an integer beyond every float
+
+
+def reckonable(value: object) -> bool:
+    """True for a finite number of a size that can be summed and squared (:data:`LARGEST`)."""
+    return finite(value) and abs(value) <= LARGEST  # type: ignore[arg-type]

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tuner.model.candidate import Candidate, render_flags
 from tuner.model.intervals import mean_estimate
-from tuner.model.json import Json, canonical, finite
+from tuner.model.json import LARGEST, Json, canonical, reckonable
 from tuner.model.measurement import Measurement, PointResult, QualityReport, ServerReport
 from tuner.model.outcome import Blame, Failure, Outcome, Status
 from tuner.model.workload import Limit, LoadPoint, Objective
@@ -190,17 +190,15 @@ def _figures(answer: Mapping[str, Any], objective: Objective) -> _Figures:
         raise AnswerError("samples must map metric names to lists of numbers")
     samples: dict[str, tuple[float, ...]] = {}
     for name, values in raw.items():
-        if not isinstance(values, list) or len(values) > _MOST_SAMPLES or not all(finite(value) for value in values):
+        if not isinstance(values, list) or len(values) > _MOST_SAMPLES:
             raise AnswerError(f"samples of {_short(name)} must be a list of at most {_MOST_SAMPLES} finite numbers")
         if values:
-            samples[str(name)] = tuple(float(value) for value in values)
+            samples[str(name)] = tuple(_number(value, f"samples of {_short(name)}: one") for value in values)
     for name, values in samples.items():
         metrics.setdefault(name, math.fsum(values) / len(values))
     value = answer.get("objective")
     if value is not None:
-        if not finite(value):
-            raise AnswerError(f"objective is {_short(value)}, not a finite number")
-        metrics.setdefault(objective.metric, float(value))
+        metrics.setdefault(objective.metric, _number(value, "objective"))
     if objective.metric not in metrics:
         have = ", ".join(sorted(metrics)[:8]) or "none"
         raise AnswerError(f"metrics lack the study's objective {objective.metric} (given: {have})")
@@ -243,7 +241,7 @@ def _points(answer: Mapping[str, Any], objective: Objective) -> tuple[PointResul
         if not isinstance(name, str) or not 0 < len(name) <= 80 or any(point.name == _text(name) for point in found):
             raise AnswerError("every entry of points must be an object with a name of its own")
         weight = item.get("weight", 1.0)
-        if not finite(weight) or weight < 0:
+        if not reckonable(weight) or weight < 0:
             raise AnswerError(f"points.{name}.weight is {_short(weight)}, not a number from 0 on")
         try:
             figures = _figures({key: item.get(key) for key in ("metrics", "samples", "objective")}, objective)
@@ -291,8 +289,10 @@ def _steps(answer: Mapping[str, Any]) -> tuple[tuple[float, float], ...]:
         raise AnswerError(f"steps must be a list of at most {_MOST_SAMPLES} pairs [batch, seconds]")
     pairs = []
     for pair in raw:
-        if not (isinstance(pair, list) and len(pair) == 2 and finite(pair[0]) and finite(pair[1])):
-            raise AnswerError("steps must be pairs [running batch size, seconds per decode step]")
+        if not (isinstance(pair, list) and len(pair) == 2 and all(reckonable(x) and x >= 0 for x in pair)):
+            raise AnswerError(
+                "steps must be pairs [running batch size, seconds per decode step], two numbers from 0 on"
+            )
         pairs.append((float(pair[0]), float(pair[1])))
     return tuple(pairs)
 
@@ -312,12 +312,25 @@ def _server(answer: Mapping[str, Any]) -> ServerReport | None:
         return None
     if not isinstance(effective, dict) or len(effective) > _MOST_METRICS:
         raise AnswerError("effective must be an object: setting → what really ran")
+    for name, value in effective.items():
+        for item in _scalars(value):
+            if isinstance(item, int | float) and not isinstance(item, bool):
+                _number(item, f"effective.{_short(name)}")
     return ServerReport(
         effective=effective,
         mode="external",
         version=_text(answer.get("version", "")),
         warnings=tuple(_texts(answer, "warnings")),
     )
+
+
+def _scalars(value: object) -> Iterator[object]:
+    """Everything within a value of JSON; :func:`read_answer` bounds its depth."""
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _scalars(item)
+    else:
+        yield value
 
 
 def _failure(answer: Mapping[str, Any], *, infeasible: bool) -> Failure:
@@ -337,8 +350,8 @@ def _failure(answer: Mapping[str, Any], *, infeasible: bool) -> Failure:
     if infeasible:
         blame = "configuration"
     violation = raw.get("violation")
-    if violation is not None and not finite(violation):
-        raise AnswerError(f"failure.violation is {_short(violation)}, not a finite number")
+    if violation is not None:
+        violation = _number(violation, "failure.violation")
     retry = raw.get("retry", blame == "machine")
     if not isinstance(retry, bool):
         raise AnswerError("failure.retry must be true or false")
@@ -348,7 +361,7 @@ def _failure(answer: Mapping[str, Any], *, infeasible: bool) -> Failure:
         blame=Blame(blame),
         retry=retry,
         phase=_text(raw.get("phase", "launch"))[:40],
-        violation=float(violation) if violation is not None and violation > 0 else None,
+        violation=violation if violation is not None and violation > 0 else None,
         advice=_text(raw.get("advice", "")),
         excerpt=_text(raw.get("excerpt", "")),
     )
@@ -364,10 +377,15 @@ def _numbers(answer: Mapping[str, Any], key: str) -> dict[str, float]:
     for name, value in raw.items():
         if value is None:  # not measured
             continue
-        if not finite(value):
-            raise AnswerError(f"{key}.{_short(name)} is {_short(value)}, not a finite number")
-        numbers[name[:200]] = float(value)
+        numbers[name[:200]] = _number(value, f"{key}.{_short(name)}")
     return numbers
+
+
+def _number(value: object, what: str) -> float:
+    """A number that can be reckoned with: means, variances and models take sums and squares of it."""
+    if not reckonable(value):
+        raise AnswerError(f"{what} is {_short(value)}, not a finite number of at most {LARGEST:g}")
+    return float(value)  # type: ignore[arg-type]
 
 
 def _texts(answer: Mapping[str, Any], key: str) -> list[str]:

@@ -145,6 +145,33 @@ def test_wrong_answers_name_the_key(answer: dict[str, Any], part: str) -> None:
         outcome(answer)
 
 
+@pytest.mark.parametrize(
+    ("answer", "part"),
+    [
+        ({"samples": {"throughput/output": [1e308, 1.5e308]}}, "samples of 'throughput/output': one is 1e\\+308"),
+        ({"metrics": {"throughput/output": 1e101}}, "metrics.'throughput/output' is 1e\\+101"),
+        ({"objective": 10**400}, "objective is 1000"),
+        ({"objective": 1, "seconds": {"start": 1e200}}, "seconds.'start'"),
+        ({"objective": 1, "steps": [[1, 1e200]]}, "steps"),
+        ({"objective": 1, "steps": [[1, -0.1]]}, "steps"),
+        ({"objective": 1, "effective": {"kv-cache-tokens": {"a": [1e200]}}}, "effective.'kv-cache-tokens'"),
+        ({"objective": 1, "quality": {"passed": True, "metrics": {"accuracy/score": -1e200}}}, "'accuracy/score'"),
+        ({"points": [{"name": "a", "objective": 1e200}]}, "points.a: objective"),
+        ({"points": [{"name": "a", "objective": 1, "weight": 1e200}]}, "points.a.weight"),
+        ({"status": "failed", "failure": {"cause": "x", "violation": 1e200}}, "failure.violation"),
+    ],
+)
+def test_numbers_whose_squares_overflow_are_refused_by_their_key(answer: dict[str, Any], part: str) -> None:
+    with pytest.raises(AnswerError, match=part):
+        outcome({"status": "ok", **answer})
+
+
+def test_the_largest_numbers_that_are_taken_can_be_reckoned_with() -> None:
+    got = outcome({"status": "ok", "samples": [1e100, 0.0] * 5000})
+    assert got.objective == pytest.approx(5e99)
+    assert math.isfinite(got.measurement.objective.high)
+
+
 def test_estimate_of_one_value_knows_no_spread() -> None:
     assert mean_estimate([4.0]).low == -math.inf
     assert mean_estimate([4.0, 4.0]).low == 4.0
