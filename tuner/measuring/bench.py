@@ -209,6 +209,8 @@ def _short_output(result: BenchResult, load: RoundLoad) -> Failure | None:
 
 
 def _empty_output(result: BenchResult) -> Failure | None:
+    if result.total_output == 0:
+        return failed("empty-output", f"{result.completed} requests were answered without a single output token")
     long = [text for text, size in zip(result.texts, result.output_lens, strict=False) if size >= _TEXT_FROM]
     empty = sum(not text.strip() for text in long)
     if not long or empty <= _EMPTY_SHARE * len(long):

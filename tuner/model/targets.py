@@ -17,6 +17,7 @@ __all__ = [
     "figure",
     "is_usual",
     "metric_unit",
+    "never_negative",
     "parse_duration",
     "parse_limit",
     "parse_objective",
@@ -45,6 +46,8 @@ METRICS: dict[str, tuple[str, bool, str]] = {
 
 _UNITS = {metric: unit for metric, _, unit in METRICS.values()}
 _SHORT = {metric: name for name, (metric, _, _) in METRICS.items() if name != "output"}
+_SIZES = ("throughput/", "latency/", "engine/", "cost/")
+"""Groups of rates, times, counts and shares."""
 _HUGE, _TINY = 1e15, 1e-6
 _NUMBER = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*([a-zA-Z/%]*)\s*$")
 _TIME_UNITS = {"": 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -94,6 +97,11 @@ def short_name(metric: str) -> str:
 def metric_unit(metric: str) -> str:
     """The unit that a metric is kept in; empty for shares and for names that are not known."""
     return _UNITS.get(metric, "")
+
+
+def never_negative(metric: str) -> bool:
+    """Whether a figure below zero cannot have been measured: rates, times, counts, shares, power and prices."""
+    return metric.startswith(_SIZES) or metric == "gpu/power_w"
 
 
 def figure(value: float, unit: str = "") -> str:

@@ -17,6 +17,7 @@ from tuner.model.intervals import mean_estimate
 from tuner.model.json import LARGEST, Json, canonical, reckonable
 from tuner.model.measurement import Measurement, PointResult, QualityReport, ServerReport
 from tuner.model.outcome import Blame, Failure, Outcome, Status
+from tuner.model.targets import never_negative
 from tuner.model.workload import Limit, LoadPoint, Objective
 from tuner.ports import TrialContext
 
@@ -30,6 +31,9 @@ _MOST_SAMPLES = 10_000
 _LONGEST_TEXT = 2_000
 _DEEPEST = 32
 _MOST_POINTS = 64
+
+_SERVED = ("throughput/output", "throughput/total", "throughput/requests")
+"""Objectives that are 0 only where no request succeeded; goodput is 0 where none was fast enough."""
 
 _STATUSES = {
     "ok": "ok",
@@ -169,6 +173,15 @@ def outcome_of(answer: Mapping[str, Any], candidate: Candidate, *, objective: Ob
     points = _points(answer, objective)
     measurement = _measurement(answer, _figures(_with_means(answer, points), objective), objective, points)
     assert measurement.objective is not None  # noqa: S101 - for the type checker; _measurement raises otherwise
+    if measurement.objective.value == 0 and objective.metric in _SERVED:
+        failure = Failure(
+            kind="nothing-served",
+            cause=f"{objective.metric} is 0: nothing was served",
+            blame=Blame.CONFIGURATION,
+            phase="measure",
+            advice="let the command answer status failed with the cause where no request succeeds",
+        )
+        return Outcome(candidate=candidate, status=Status.BROKEN, failure=failure, server=server, seconds=seconds)
     complete = measurement.complete
     return Outcome(
         candidate=candidate,
@@ -193,12 +206,13 @@ def _figures(answer: Mapping[str, Any], objective: Objective) -> _Figures:
         if not isinstance(values, list) or len(values) > _MOST_SAMPLES:
             raise AnswerError(f"samples of {_short(name)} must be a list of at most {_MOST_SAMPLES} finite numbers")
         if values:
-            samples[str(name)] = tuple(_number(value, f"samples of {_short(name)}: one") for value in values)
+            what = f"samples of {_short(name)}: one"
+            samples[name] = tuple(_number(value, what, below=not never_negative(name)) for value in values)
     for name, values in samples.items():
         metrics.setdefault(name, math.fsum(values) / len(values))
     value = answer.get("objective")
     if value is not None:
-        metrics.setdefault(objective.metric, _number(value, "objective"))
+        metrics.setdefault(objective.metric, _number(value, "objective", below=not never_negative(objective.metric)))
     if objective.metric not in metrics:
         have = ", ".join(sorted(metrics)[:8]) or "none"
         raise AnswerError(f"metrics lack the study's objective {objective.metric} (given: {have})")
@@ -377,15 +391,21 @@ def _numbers(answer: Mapping[str, Any], key: str) -> dict[str, float]:
     for name, value in raw.items():
         if value is None:  # not measured
             continue
-        numbers[name[:200]] = _number(value, f"{key}.{_short(name)}")
+        numbers[name[:200]] = _number(value, f"{key}.{_short(name)}", below=not never_negative(name))
     return numbers
 
 
-def _number(value: object, what: str) -> float:
-    """A number that can be reckoned with: means, variances and models take sums and squares of it."""
+def _number(value: object, what: str, *, below: bool = True) -> float:
+    """A number that can be reckoned with: means, variances and models take sums and squares of it.
+
+    ``below``: it may lie below zero.
+    """
     if not reckonable(value):
         raise AnswerError(f"{what} is {_short(value)}, not a finite number of at most {LARGEST:g}")
-    return float(value)  # type: ignore[arg-type]
+    number = float(value)  # type: ignore[arg-type]
+    if number < 0 and not below:
+        raise AnswerError(f"{what} is {_short(value)}, which cannot be below zero")
+    return number
 
 
 def _texts(answer: Mapping[str, Any], key: str) -> list[str]:

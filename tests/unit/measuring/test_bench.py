@@ -150,6 +150,14 @@ def test_answers_that_are_not_what_was_asked(tmp_path: Path, changes: dict[str, 
     assert failure.blame is Blame.CONFIGURATION
 
 
+def test_no_output_token_at_all_is_no_measurement(tmp_path: Path) -> None:
+    nothing = {"total_output_tokens": 0, "output_throughput": 0.0, "output_lens": [0] * 4, "generated_texts": [""] * 4}
+    failure = check(read(tmp_path, raw(**nothing)), LOAD, exact=False)
+    assert failure is not None
+    assert failure.kind == "empty-output"
+    assert failure.cause == "4 requests were answered without a single output token"
+
+
 def test_lengths_may_vary_where_the_model_ends_by_itself(tmp_path: Path) -> None:
     result = read(tmp_path, raw(output_lens=[8, 2, 8, 5]))
     assert check(result, LOAD, exact=False) is None

@@ -172,6 +172,40 @@ def test_the_largest_numbers_that_are_taken_can_be_reckoned_with() -> None:
     assert math.isfinite(got.measurement.objective.high)
 
 
+@pytest.mark.parametrize(
+    ("answer", "part"),
+    [
+        ({"samples": {"throughput/output": [-5.0, -6.0]}}, "samples of 'throughput/output': one is -5.0, which cannot"),
+        ({"objective": -1}, "objective is -1, which cannot be below zero"),
+        ({"objective": 1, "metrics": {"latency/ttft_p99": -1e-9}}, "metrics.'latency/ttft_p99' is -1e-09"),
+        ({"objective": 1, "metrics": {"throughput/goodput": -1}}, "'throughput/goodput'"),
+        ({"objective": 1, "metrics": {"engine/preemptions": -1}}, "'engine/preemptions'"),
+        ({"objective": 1, "metrics": {"gpu/power_w": -1}}, "'gpu/power_w'"),
+        ({"points": [{"name": "a", "samples": [-1]}]}, "points.a: samples of 'throughput/output'"),
+    ],
+)
+def test_what_cannot_be_negative_is_refused_by_its_key(answer: dict[str, Any], part: str) -> None:
+    with pytest.raises(AnswerError, match=part):
+        outcome({"status": "ok", **answer})
+
+
+def test_what_may_be_negative_is_taken() -> None:
+    got = outcome({"status": "ok", "objective": 1, "metrics": {"gpu/temperature_c": -3, "score": -2}})
+    assert got.measurement.metrics == {"gpu/temperature_c": -3.0, "score": -2.0, "throughput/output": 1.0}
+
+
+@pytest.mark.parametrize("answer", [{"samples": [0.0, 0.0]}, {"objective": 0}, {"complete": False, "objective": 0}])
+def test_no_throughput_at_all_means_that_nothing_was_served(answer: dict[str, Any]) -> None:
+    got = outcome({"status": "ok", **answer})
+    assert (got.status, got.objective, got.failure.kind) == (Status.BROKEN, None, "nothing-served")
+    assert got.failure.cause == "throughput/output is 0: nothing was served"
+
+
+def test_no_goodput_is_a_measurement() -> None:
+    goodput = Objective(metric="throughput/goodput", unit="req/s")
+    assert outcome_of({"status": "ok", "samples": [0.0, 0.0]}, CANDIDATE, objective=goodput).objective == 0.0
+
+
 def test_estimate_of_one_value_knows_no_spread() -> None:
     assert mean_estimate([4.0]).low == -math.inf
     assert mean_estimate([4.0, 4.0]).low == 4.0
