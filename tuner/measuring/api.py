@@ -13,6 +13,7 @@ import httpx
 
 from tuner.measuring import prometheus
 from tuner.model.outcome import Blame, Failure
+from tuner.model.words import shortened
 from tuner.ports import MeasurementFailed, Server
 
 __all__ = ["Api", "chat_messages", "death"]
@@ -55,7 +56,7 @@ def chat_messages(text: str) -> list[dict[str, Any]]:
 
 def _no_template(body: bytes) -> MeasurementFailed:
     """A chat request that the server cannot even turn into tokens: mostly a model without a chat template."""
-    told = " ".join(body.decode("utf-8", errors="replace").split())[:300]
+    told = shortened(body.decode("utf-8", errors="replace"), 300)
     failure = Failure(
         kind="no-chat-template",
         cause=f"the server cannot put a chat message into tokens: {told}",

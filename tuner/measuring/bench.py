@@ -16,6 +16,7 @@ from typing import Any
 
 from tuner.measuring.workloads import RoundLoad
 from tuner.model.outcome import Blame, Failure
+from tuner.model.words import plain
 from tuner.model.workload import Limit, LoadPoint, Workload
 from tuner.ports import MeasurementFailed
 
@@ -265,7 +266,7 @@ def _unreadable(path: Path, why: str) -> MeasurementFailed:
 
 
 def _last_line(error: str) -> str:
-    lines = [line.strip() for line in error[-4000:].splitlines() if line.strip()]
+    lines = [line.strip() for line in plain(error[-4000:]).splitlines() if line.strip()]
     return lines[-1][:200] if lines else "no reason given"
 
 

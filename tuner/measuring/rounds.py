@@ -18,6 +18,7 @@ from tuner.measuring.telemetry import GpuTelemetry
 from tuner.measuring.warmup import CompileLog, stalled
 from tuner.measuring.workloads import PromptSupply, RoundLoad
 from tuner.model.outcome import Blame, Failure
+from tuner.model.words import plain
 from tuner.model.workload import Limit, LoadPoint, Workload
 from tuner.ports import MeasurementFailed, Server
 
@@ -315,7 +316,7 @@ def _last_error(log: Path) -> str:
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - 65_536))
-            lines = [line.strip() for line in file.read().decode("utf-8", errors="replace").splitlines()]
+            lines = [line.strip() for line in plain(file.read().decode("utf-8", errors="replace")).splitlines()]
     except OSError:
         return "it left no log"
     lines = [line for line in lines if line]

@@ -13,6 +13,7 @@ from typing import Any, Self
 import httpx
 
 from tuner.model.outcome import Blame, Failure
+from tuner.model.words import shortened
 from tuner.ports import MeasurementFailed, Server
 
 __all__ = ["Completion", "CompletionsClient", "ModelCard"]
@@ -200,7 +201,7 @@ def _message(body: bytes) -> str:
         text = str(inner.get("message", text))
     except (ValueError, AttributeError, RecursionError):
         pass
-    return " ".join(text.split())[:_MAX_MESSAGE]
+    return shortened(text, _MAX_MESSAGE)
 
 
 def _index(choice: Mapping[str, Any]) -> int:

@@ -23,6 +23,7 @@ from typing import Any
 
 from tuner.errors import InputError
 from tuner.model.outcome import Blame, Failure
+from tuner.model.words import plain
 from tuner.ports import MeasurementFailed, Server
 
 __all__ = ["Task", "installed", "read_samples", "run", "task"]
@@ -221,7 +222,7 @@ def _tail(log: Path, size: int = 2000) -> str:
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - size))
-            return file.read(size).decode("utf-8", errors="replace")
+            return plain(file.read(size).decode("utf-8", errors="replace"))
     except OSError:
         return ""
 

@@ -22,6 +22,7 @@ from tuner.errors import InputError, StudyStopped
 from tuner.model.candidate import Candidate
 from tuner.model.outcome import Blame, Failure, Outcome, Status
 from tuner.model.secrets import mask, mask_environment
+from tuner.model.words import plain, shortened
 from tuner.model.workload import Limit, LoadPoint, Objective
 from tuner.ports import Progress, TrialContext
 from tuner.serving.ledger import Ledger
@@ -157,7 +158,7 @@ class ExternalRunner:
                 "external-answer",
                 f"the trial command printed more than {_LONGEST_ANSWER >> 20} MiB on standard output and was ended",
                 advice="print one JSON object on standard output and everything else on standard error",
-                excerpt=mask(run.output[-2000:].decode("utf-8", errors="replace")),
+                excerpt=_end_of(run.output),
             )
         return None
 
@@ -287,7 +288,7 @@ class _Log:
 
     def tail(self) -> str:
         self.finish()
-        return self._tail.decode("utf-8", errors="replace")
+        return plain(self._tail.decode("utf-8", errors="replace"))
 
 
 def _cut(line: str) -> str:
@@ -314,7 +315,7 @@ def _feed(process: subprocess.Popen[bytes], pending: memoryview, selector: selec
 def _unanswered(run: _Run, error: str) -> Failure:
     """No usable answer: a crash if the exit says so, else a fault of the answer."""
     last = next((line.strip() for line in reversed(run.tail.splitlines()) if line.strip()), "")
-    shown = f" (its last line: {last[:300]})" if last else ""
+    shown = f" (its last line: {shortened(last, 300)})" if last else ""
     if run.code is not None and run.code < 0:
         name = f"signal {-run.code}"
         # Nothing in a configuration sends SIGKILL or SIGTERM: the kernel's OOM killer or a person does.
@@ -332,8 +333,12 @@ def _unanswered(run: _Run, error: str) -> Failure:
         "external-answer",
         f"the trial command's answer cannot be used: {error}",
         advice="see docs/TRIAL_COMMAND.md",
-        excerpt=mask(run.output[-2000:].decode("utf-8", errors="replace")),
+        excerpt=_end_of(run.output),
     )
+
+
+def _end_of(output: bytes) -> str:
+    return mask(plain(output[-2000:].decode("utf-8", errors="replace")))
 
 
 def _failure(

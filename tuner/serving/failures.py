@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from tuner.model.outcome import Blame, Failure
 from tuner.model.secrets import mask
+from tuner.model.words import plain, shortened
 from tuner.serving.rules import GENERIC, RULES, Rule
 
 __all__ = ["classify", "died", "hang", "make", "root_lines"]
@@ -203,7 +204,7 @@ def excerpt(log: str, line: str) -> str:
     lines = log.splitlines()
     at = next((index for index, text in enumerate(lines) if line and line[:200] in text), None)
     chosen: Iterable[str] = lines[-_EXCERPT_LINES:] if at is None else lines[max(0, at - 8) : at + 6]
-    return _cut(mask("\n".join(text[:1000] for text in chosen)))
+    return _cut(mask("\n".join(plain(text[:1000]) for text in chosen)))
 
 
 def _cut(text: str) -> str:
@@ -211,8 +212,7 @@ def _cut(text: str) -> str:
 
 
 def _sentence(text: str) -> str:
-    text = " ".join(mask(text).split())
-    return text if len(text) <= _CAUSE_LIMIT else text[: _CAUSE_LIMIT - 1] + "…"
+    return shortened(mask(text), _CAUSE_LIMIT)
 
 
 def _ended(code: int | None) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tuner.model.json import Json
+from tuner.model.words import plain
 from tuner.serving.patterns import PHASES, SETTINGS, WARNINGS, init_line
 
 __all__ = ["LogFacts", "LogReader", "read_log", "tail"]
@@ -33,7 +34,6 @@ _STEADY = re.compile(
 )
 # Repeated every minute while workers are busy, or stuck: no sign of life.
 _HEARTBEAT = re.compile(r"No available shared memory broadcast block found in \d+ seconds")
-_ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass
@@ -121,7 +121,7 @@ class LogReader:
             self._line(line)
 
     def _line(self, raw: bytes) -> None:
-        text = _ANSI.sub("", raw[:_LINE_LIMIT].decode("utf-8", errors="replace"))
+        text = plain(raw[:_LINE_LIMIT].decode("utf-8", errors="replace"))
         process = ""
         if found := _PREFIX.match(text):
             process = found["pid"]
@@ -260,6 +260,6 @@ def tail(path: Path, *, limit: int = 256 << 10) -> str:
         with path.open("rb") as file:
             file.seek(0, 2)
             file.seek(max(0, file.tell() - limit))
-            return _ANSI.sub("", file.read(limit).decode("utf-8", errors="replace"))
+            return plain(file.read(limit).decode("utf-8", errors="replace"))
     except OSError:
         return ""

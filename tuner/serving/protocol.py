@@ -18,6 +18,7 @@ from tuner.model.json import LARGEST, Json, canonical, reckonable
 from tuner.model.measurement import Measurement, PointResult, QualityReport, ServerReport
 from tuner.model.outcome import Blame, Failure, Outcome, Status
 from tuner.model.targets import never_negative
+from tuner.model.words import plain, shortened
 from tuner.model.workload import Limit, LoadPoint, Objective
 from tuner.ports import TrialContext
 
@@ -28,7 +29,9 @@ PROTOCOL = 1
 
 _MOST_METRICS = 2_000
 _MOST_SAMPLES = 10_000
-_LONGEST_TEXT = 2_000
+_LONGEST_TEXT = 500
+_LONGEST_NAME = 200
+_LONGEST_EXCERPT = 6_000
 _DEEPEST = 32
 _MOST_POINTS = 64
 
@@ -116,7 +119,16 @@ def read_answer(text: str) -> dict[str, Any]:
         raise AnswerError("standard output holds no JSON object")
     if _depth(found) > _DEEPEST:
         raise AnswerError(f"the answer is nested deeper than {_DEEPEST} levels")
-    return found
+    return _clean(found)
+
+
+def _clean(value: Any) -> Any:
+    """Names and texts without what a terminal would obey; names on one line and of bounded length."""
+    if isinstance(value, dict):
+        return {shortened(name, _LONGEST_NAME): _clean(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_clean(item) for item in value]
+    return plain(value) if isinstance(value, str) else value
 
 
 def _object(text: str) -> dict[str, Any] | None:
@@ -331,7 +343,7 @@ def _server(answer: Mapping[str, Any]) -> ServerReport | None:
             if isinstance(item, int | float) and not isinstance(item, bool):
                 _number(item, f"effective.{_short(name)}")
     return ServerReport(
-        effective=effective,
+        effective={name: _text(value) if isinstance(value, str) else value for name, value in effective.items()},
         mode="external",
         version=_text(answer.get("version", "")),
         warnings=tuple(_texts(answer, "warnings")),
@@ -377,7 +389,7 @@ def _failure(answer: Mapping[str, Any], *, infeasible: bool) -> Failure:
         phase=_text(raw.get("phase", "launch"))[:40],
         violation=violation if violation is not None and violation > 0 else None,
         advice=_text(raw.get("advice", "")),
-        excerpt=_text(raw.get("excerpt", "")),
+        excerpt=str(raw.get("excerpt") or "")[-_LONGEST_EXCERPT:].strip("\n"),
     )
 
 
@@ -391,7 +403,7 @@ def _numbers(answer: Mapping[str, Any], key: str) -> dict[str, float]:
     for name, value in raw.items():
         if value is None:  # not measured
             continue
-        numbers[name[:200]] = _number(value, f"{key}.{_short(name)}", below=not never_negative(name))
+        numbers[name] = _number(value, f"{key}.{_short(name)}", below=not never_negative(name))
     return numbers
 
 
@@ -419,7 +431,7 @@ def _texts(answer: Mapping[str, Any], key: str) -> list[str]:
 
 def _text(value: object) -> str:
     """One line of text, whatever was given."""
-    return " ".join(str(value).split())[:_LONGEST_TEXT]
+    return shortened(str(value), _LONGEST_TEXT)
 
 
 def _short(value: object) -> str:

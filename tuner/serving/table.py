@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 from tuner.errors import InputError
 from tuner.model.json import canonical, finite
 from tuner.model.outcome import Blame, Failure
+from tuner.model.words import shortened
 
 __all__ = ["Point", "Row", "Table", "at_points", "flatten", "read_table"]
 
@@ -253,19 +254,19 @@ def _failure(raw: Mapping[str, Any]) -> Failure | None:
         if not isinstance(error, str):
             raise TypeError("error is not text")
         # The exception's own sentence; numbers do not count when causes are compared (Failure.fingerprint).
-        return Failure(kind="unknown", cause=" ".join(error.split())[:500], blame=Blame.CONFIGURATION)
+        return Failure(kind="unknown", cause=shortened(error, 500), blame=Blame.CONFIGURATION)
     if isinstance(told, str):
         told = {"cause": told}
     if not isinstance(told, dict):
         raise TypeError("failure is neither an object nor text")
     violation = told.get("violation")
     return Failure(
-        kind=str(told.get("kind", "unknown")),
-        cause=str(told.get("cause", "no cause recorded"))[:2000],
+        kind=shortened(str(told.get("kind", "unknown")), 80),
+        cause=shortened(str(told.get("cause", "no cause recorded")), 500),
         blame=Blame(told.get("blame", "configuration")),
-        phase=str(told.get("phase", "launch")),
+        phase=shortened(str(told.get("phase", "launch")), 40),
         violation=float(violation) if violation is not None and finite(violation) and violation > 0 else None,
-        advice=str(told.get("advice", "")),
+        advice=shortened(str(told.get("advice", "")), 500),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tuner.model.words import defaults_of, sentences
+from tuner.model.words import defaults_of, plain, sentences, shortened
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,25 @@ def test_sentences_end_and_begin(texts: tuple[str, ...], said: str) -> None:
 )
 def test_the_defaults_of_a_trial_command_need_not_be_vllms(about: dict[str, object], name: str) -> None:
     assert defaults_of(about) == name  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain – 5 µs", "plain – 5 µs"),
+        ("a\x1b[31mred\x1b[0m b", "ared b"),
+        ("a\x9b2Jb", "ab"),
+        ("\x1b]0;a title\x07x\x1b]8;;http://x\x1b\\link", "xlink"),
+        ("cut \x1b", "cut "),
+        ("10 %\r20 %\r\nend\n\tin", "10 %\n20 %\nend\n\tin"),
+        ("a\x00b\x07c\x7fd\u202ee", "abcde"),
+        ("half \ud83d", "half \ufffd"),
+    ],
+)
+def test_text_of_a_program_moves_no_terminal(text: str, shown: str) -> None:
+    assert plain(text) == shown
+
+
+def test_one_line_of_bounded_length() -> None:
+    assert shortened("a\nb \x1b[1m c", 10) == "a b c"
+    assert shortened("z" * 50, 10) == "z" * 9 + "…"

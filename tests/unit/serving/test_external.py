@@ -152,3 +152,13 @@ def _alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+
+
+def test_what_the_command_writes_is_shown_as_text(tmp_path: Path) -> None:
+    got = run(tmp_path, "import sys; sys.stderr.write('one\\n\\x1b[31mboom\\x07\\n'); sys.exit(3)")
+    assert got.failure is not None
+    assert got.failure.cause == "the trial command ended with exit code 3 (its last line: boom)"
+    assert got.failure.excerpt == "one\nboom\n"
+    got = run(tmp_path, "print('\\x1b]0;title\\x07no answer')")
+    assert got.failure is not None
+    assert got.failure.excerpt == "no answer\n"

@@ -314,3 +314,9 @@ def test_an_engine_that_ends_without_a_word_is_the_machines_doing() -> None:
     assert (failure.kind, failure.blame, failure.retry) == ("died", Blame.MACHINE, True)
     known = classify(f"{log}RuntimeError: a cause of its own\n", code=1, phase="serve")
     assert "a cause of its own" in known.cause
+
+
+def test_what_a_log_holds_moves_no_terminal() -> None:
+    failure = classify("\x1b[2Jstart\nRuntimeError: \x1b[1;31mnew\x1b[0m trouble\x07\n", code=1)
+    assert failure.cause == "RuntimeError: new trouble"
+    assert failure.excerpt == "start\nRuntimeError: new trouble"

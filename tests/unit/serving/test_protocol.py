@@ -66,6 +66,24 @@ def test_what_is_no_answer(text: str, part: str) -> None:
         read_answer(text)
 
 
+def test_texts_and_names_hold_nothing_that_a_terminal_obeys() -> None:
+    red = "\\u001b[31m"
+    failure = f'{{"cause": "a\\nb{red}{"z" * 5000}", "kind": "k{red}", "advice": "{red}x", "excerpt": "1{red}\\n2"}}'
+    got = outcome(read_answer(f'{{"status": "failed", "failure": {failure}, "effective": {{"s{red}": "v{red}"}}}}'))
+    assert got.failure.cause == "a b" + "z" * 496 + "…"
+    assert (got.failure.kind, got.failure.advice, got.failure.excerpt) == ("k", "x", "1\n2")
+    assert got.server.effective == {"s": "v"}
+    told = f'{{"status": "ok", "objective": 1, "metrics": {{"m{red}\\n": 1}}, "notes": ["{red}n"], "version": "{red}1",'
+    got = outcome(
+        read_answer(
+            f'{told} "warnings": "{red}w", "effective": {{}}, "points": [{{"name": "p{red}", "objective": 1}}]}}'
+        )
+    )
+    assert set(got.measurement.metrics) == {"m", "throughput/output"}
+    assert (got.measurement.notes, got.server.version, got.server.warnings) == (("n",), "1", ("w",))
+    assert got.measurement.points[0].name == "p"
+
+
 def test_ok_with_samples() -> None:
     got = outcome({"status": "ok", "samples": {"throughput/output": [10.0, 12.0, 14.0]}, "metrics": {"x": 1}})
     assert got.status is Status.MEASURED
