@@ -107,6 +107,11 @@ class Contender:
         return Estimate(value=self.value, low=-math.inf, high=math.inf)
 
     @property
+    def feasible(self) -> bool:
+        """Every trial of it keeps the limits; only the baseline is told of where it does not."""
+        return all(t.outcome.feasible for t in self.trials)
+
+    @property
     def estimated(self) -> bool:
         """Its value rests on answers that a replay estimated for want of a recorded trial."""
         return any(_estimated(t) for t in self.counted or self.trials)
@@ -205,6 +210,26 @@ class History:
             if contender.candidate.key == self.baseline_key:
                 return contender
         return None
+
+    def measured_baseline(self) -> Contender | None:
+        """The baseline, also where it misses a limit: what it measured is shown, and beaten by all that keep it."""
+        found = self.baseline()
+        trials = tuple(
+            t
+            for t in self.trials
+            if t.outcome.candidate.key == self.baseline_key
+            and t.outcome.status is Status.MEASURED
+            and t.outcome.objective is not None
+        )
+        if found is not None or not trials:
+            return found
+        return Contender(
+            candidate=trials[0].outcome.candidate,
+            trials=trials,
+            value=fmean(t.outcome.objective for t in trials if t.outcome.objective is not None),
+            confirmed=sum(t.origin == "confirm" for t in trials),
+            counted=trials,
+        )
 
     def default_value(self) -> float | None:
         """The objective that the baseline was last measured with, also where it misses a limit; None before."""

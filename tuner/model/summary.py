@@ -26,10 +26,11 @@ def summarise(
 ) -> dict[str, Json]:
     """A study in plain values: baseline, winner, gain with its interval, trials by status.
 
+    A baseline that misses a limit is told with ``feasible`` false.
     With several load points ``loads`` has one entry each, with several objectives ``front`` has what no other
     configuration beats; a study with one of either has neither key.
     """
-    baseline, winner = history.baseline(), history.winner()
+    baseline, winner = history.measured_baseline(), history.winner()
     counts: dict[str, int] = {}
     for trial in history.trials:
         counts[trial.outcome.status.value] = counts.get(trial.outcome.status.value, 0) + 1
@@ -38,7 +39,9 @@ def summarise(
         "maximize": history.objective.maximize,
         "unit": history.objective.unit,
         "trials": counts,
-        "baseline": None if baseline is None else {"trial": baseline.number, **_said(baseline)},
+        "baseline": None
+        if baseline is None
+        else {"trial": baseline.number, "feasible": baseline.feasible, **_said(baseline)},
         "winner": None,
     }
     if winner is not None:

@@ -27,10 +27,11 @@ ACCOUNT = ("measure", "start", "warmup", "quality", "teardown")
 def study_document(history: History, judgement: Judgement | None, about: Mapping[str, Json]) -> dict[str, Any]:
     """The study in plain values.
 
-    ``judgement`` is the winner against the defaults (None while either was not measured). ``about`` is the study's
+    ``judgement`` is the winner against the defaults (None while either was not measured, or where the defaults miss a
+    limit: ``baseline`` then has ``feasible`` false). ``about`` is the study's
     description; ``wall_seconds``, ``search_seconds`` and ``tracking_seconds`` in it complete the time account.
     """
-    baseline, winner = history.baseline(), history.winner()
+    baseline, winner = history.measured_baseline(), history.winner()
     objective = history.objective
     limits, defaults = limits_of(about), _mapping(about, "defaults")
     return {
@@ -152,6 +153,7 @@ def _contender(contender: Contender | None) -> dict[str, Any] | None:
     return {
         "trial": contender.number,
         "value": contender.value,
+        "feasible": contender.feasible,
         "confirmed": contender.confirmed,
         "counted": [trial.number for trial in counted],
         "estimated": contender.estimated,

@@ -9,10 +9,11 @@ from tuner.model.choices import differing, shown
 from tuner.model.json import finite
 from tuner.model.outcome import Status
 from tuner.model.tables import TextTable, markdown
-from tuner.model.targets import change, figure, metric_unit, short_name
+from tuner.model.targets import figure, metric_unit, short_name
 from tuner.model.words import defaults_name
 from tuner.report.answers import Answers
-from tuner.report.show import FIGURES, KINDS, verdict
+from tuner.report.figures import figure_rows
+from tuner.report.show import KINDS, verdict
 
 __all__ = ["study_page"]
 
@@ -43,23 +44,10 @@ def _figures(document: Document) -> str:
     baseline, winner = document["baseline"], document["winner"]
     if baseline is None and winner is None:
         return ""
-    objective = document["objective"]
-    rows = [_row(objective["metric"], objective["unit"], baseline and baseline["value"], winner and winner["value"])]
-    for metric, label, unit in FIGURES:
-        before, after = (
-            None if x is None else {**x["metrics"], **x["accuracy"]}.get(metric) for x in (baseline, winner)
-        )
-        if metric != objective["metric"] and (before is not None or after is not None):
-            rows.append(_row(label, unit, before, after))
     name = defaults_name(document["kind"])
     title = "Figures" if winner is None else f"Trial {winner['trial']} against {name}"
-    columns = ("figure", name, "best", "change")
-    return markdown(TextTable(title=title, columns=columns, rows=tuple(rows), right=frozenset({1, 2, 3})))
-
-
-def _row(label: str, unit: str, before: float | None, after: float | None) -> tuple[str, ...]:
-    figures = ("" if x is None or not finite(x) else figure(x, unit) for x in (before, after))
-    return label, *figures, change(before, after)
+    columns, right = ("figure", name, "best", "change"), frozenset({1, 2, 3})
+    return markdown(TextTable(title=title, columns=columns, rows=tuple(figure_rows(document)), right=right))
 
 
 def _winner(document: Document) -> str:

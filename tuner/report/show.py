@@ -14,27 +14,15 @@ from tuner.model.intervals import gain_interval
 from tuner.model.json import Json
 from tuner.model.outcome import Status
 from tuner.model.summary import basis_words
-from tuner.model.targets import change, metric_unit, short_name
+from tuner.model.targets import metric_unit, short_name
 from tuner.model.words import defaults_name, sentences
 from tuner.report.answers import Answers
 from tuner.report.document import study_document
+from tuner.report.figures import figure_rows
 from tuner.report.text import counted, duration, figure, new_table, say
 
-__all__ = ["FIGURES", "KINDS", "PHASES", "print_conclusion", "print_study", "verdict"]
+__all__ = ["KINDS", "PHASES", "print_conclusion", "print_study", "verdict"]
 
-FIGURES = (
-    ("throughput/output", "output throughput", "tok/s"),
-    ("throughput/requests", "requests", "req/s"),
-    ("throughput/goodput", "goodput", "req/s"),
-    ("latency/ttft_p50", "TTFT p50", "ms"),
-    ("latency/ttft_p99", "TTFT p99", "ms"),
-    ("latency/tpot_p50", "TPOT p50", "ms"),
-    ("latency/e2e_p99", "E2E p99", "ms"),
-    ("accuracy/score", "accuracy", ""),
-    ("gpu/power_w", "power", "W"),
-    ("cost/joules_per_mtok", "energy", "J/Mtok"),
-    ("cost/price_per_mtok", "price", "/Mtok"),
-)
 PHASES = {
     "measure": "measuring",
     "start": "starting servers",
@@ -104,11 +92,15 @@ def verdict(document: Mapping[str, Any]) -> str:
     """The study in one sentence: the winner against the defaults."""
     name = defaults_name(document["kind"])
     winner, judgement = document["winner"], document["judgement"]
-    if document["baseline"] is None and winner is None:
+    baseline = document["baseline"]
+    missed = baseline is not None and not baseline["feasible"]
+    if winner is None and (baseline is None or missed):
         measured = document["trials"].get("measured", 0) > 0
         return "No configuration keeps every limit so far." if measured else "Nothing was measured to the end yet."
     if winner is None:
         return f"Nothing measured better than {name} so far."
+    if judgement is None and missed:
+        return f"Trial {winner['trial']} is the best so far that keeps every limit; {name} do not."
     if judgement is None:
         return f"Trial {winner['trial']} is the best so far; it was not compared with {name}."
     gain, low, high = judgement["gain"], judgement["low"], judgement["high"]
@@ -128,20 +120,13 @@ def _comparison(console: Console, document: Mapping[str, Any]) -> None:
     baseline, winner = document["baseline"], document["winner"]
     if baseline is None and winner is None:
         return
-    before, after = _figures(baseline), _figures(winner)
     judgement = document["judgement"]
     proven = judgement is not None and judgement["verdict"] == "better" and not judgement["estimated"]
     column = "winner" if proven else "best candidate"
     columns = [("figure", "left"), (defaults_name(document["kind"]), "right"), (column, "right"), ("change", "right")]
     shown_columns = len(columns) if winner is not None else 2
     table = new_table("", *columns[:shown_columns])
-    objective = document["objective"]
-    rows = [
-        (objective["metric"], *_pair(baseline and baseline["value"], winner and winner["value"], objective["unit"]))
-    ]
-    for metric, label, unit in FIGURES:
-        if metric in (before | after) and metric != objective["metric"]:
-            rows.append((label, *_pair(before.get(metric), after.get(metric), unit)))
+    rows = figure_rows(document)
     rows.append(("mean over", _counted_trials(baseline), _counted_trials(winner), ""))
     for row in rows:
         table.add_row(*(Text(cell) for cell in row[:shown_columns]))
@@ -164,17 +149,9 @@ def _counted_trials(contender: Mapping[str, Any] | None) -> str:
     return f"trial{'' if len(numbers) == 1 else 's'} {', '.join(str(number) for number in numbers)}{mark}"
 
 
-def _figures(contender: Mapping[str, Any] | None) -> dict[str, float]:
-    return {} if contender is None else {**contender["metrics"], **contender["accuracy"]}
-
-
-def _pair(before: float | None, after: float | None, unit: str) -> tuple[str, str, str]:
-    return figure(before, unit), figure(after, unit), change(before, after)
-
-
 def _limits(console: Console, document: Mapping[str, Any]) -> None:
     winner = document["winner"]
-    figures = _figures(winner)
+    figures = {**winner["metrics"], **winner["accuracy"]} if winner is not None else {}
     for limit in document["limits"] or ():
         sign = "at most" if limit.get("at_most", True) else "at least"
         metric = str(limit.get("metric"))

@@ -119,7 +119,8 @@ def read_answer(text: str) -> dict[str, Any]:
         raise AnswerError("standard output holds no JSON object")
     if _depth(found) > _DEEPEST:
         raise AnswerError(f"the answer is nested deeper than {_DEEPEST} levels")
-    return _clean(found)
+    cleaned: dict[str, Any] = _clean(found)
+    return cleaned
 
 
 def _clean(value: Any) -> Any:

@@ -12,12 +12,13 @@ from rich.text import Text
 from tuner.measuring.statistics import compare
 from tuner.model.candidate import Candidate, Exclusion
 from tuner.model.history import History, Judgement, Trial
+from tuner.model.json import Json
 from tuner.model.judge import constraints
 from tuner.model.measurement import Estimate, Measurement, ServerReport
 from tuner.model.outcome import Blame, Failure, Outcome, Status
 from tuner.model.summary import summarise
 from tuner.model.workload import Limit, Objective
-from tuner.report import print_conclusion, print_study, print_trial, study_document
+from tuner.report import Answers, print_conclusion, print_study, print_trial, study_document, study_page
 from tuner.report.show import verdict
 from tuner.report.text import new_table
 
@@ -158,6 +159,64 @@ def test_eighty_columns_hold_every_line_of_the_trials() -> None:
     print_study(console, history, None, about)
     trials = out.getvalue().split("Trials, and")[1].split("Time")[0]
     assert all(len(line) <= 80 for line in trials.splitlines())
+
+
+def limited(*limits: Limit, best: float = 80.0) -> tuple[History, dict[str, Json]]:
+    """Defaults that miss a limit on latency, and one configuration."""
+    history = History(objective=Objective(), baseline_key=BASELINE.key)
+    for number, (value, tpot) in enumerate(((500.0, 320.0), (400.0, best))):
+        candidate = BASELINE if not number else Candidate(assignment={"n": 8}, arguments={"n": 8})
+        outcome = measured(candidate, value)
+        assert outcome.measurement is not None
+        metrics = {**outcome.measurement.metrics, "latency/tpot_p99": tpot}
+        measurement = replace(outcome.measurement, metrics=metrics)
+        outcome = replace(outcome, measurement=measurement, constraints=constraints(limits, measurement=measurement))
+        history.add(Trial(number=number, origin="search" if number else "baseline", outcome=outcome))
+    listed = [{"metric": x.metric, "bound": x.bound, "at_most": x.at_most} for x in limits]
+    return history, {"limits": listed, "facts": {"kind": "external"}}
+
+
+TPOT = Limit(metric="latency/tpot_p99", bound=100.0)
+
+
+def test_defaults_that_miss_a_limit_are_shown_with_what_they_measured() -> None:
+    history, about = limited(TPOT)
+    assert history.baseline() is None
+    console, out = shown()
+    print_conclusion(console, history, None, reason="the budget is spent", about=about)
+    rows = [" ".join(line.split()) for line in out.getvalue().splitlines()]
+    assert "Trial 1 is the best so far that keeps every limit; the defaults do not." in rows
+    assert "throughput/output 500 tok/s 400 tok/s -20.0%" in rows
+    assert "tpot_p99 (at most 100 ms) 320 ms, misses 80 ms -75.0%" in rows
+    assert "mean over trial 0 trial 1" in rows
+    document = study_document(history, None, about)
+    assert (document["baseline"]["value"], document["baseline"]["feasible"]) == (500.0, False)
+    said = summarise(history, None)["baseline"]
+    assert (said["value"], said["feasible"], said["metrics"]["latency/tpot_p99"]) == (500.0, False, 320.0)  # type: ignore[index,call-overload]
+    assert "| tpot_p99 (at most 100 ms) | 320 ms, misses | 80 ms | -75.0% |" in study_page(document, Answers())
+
+
+def test_where_nothing_keeps_the_limits_the_defaults_are_shown_all_the_same() -> None:
+    power = Limit(metric="gpu/power_w", bound=300.0)
+    history, about = limited(TPOT, power, best=200.0)
+    console, out = shown()
+    print_conclusion(console, history, None, reason="the budget is spent", about=about)
+    rows = [" ".join(line.split()) for line in out.getvalue().splitlines()]
+    assert "No configuration keeps every limit so far." in rows
+    assert "tpot_p99 (at most 100 ms) 320 ms, misses" in rows
+    assert "power (at most 300 W) not reported" in rows
+
+
+def test_limits_that_are_kept_have_their_rows() -> None:
+    history, about = limited(
+        Limit(metric="latency/tpot_p99", bound=400.0), Limit(metric="throughput/output", bound=100.0, at_most=False)
+    )
+    console, out = shown()
+    print_conclusion(console, history, None, reason="the budget is spent", about=about)
+    rows = [" ".join(line.split()) for line in out.getvalue().splitlines()]
+    assert "throughput/output (at least 100 tok/s) 500 tok/s" in rows
+    assert "tpot_p99 (at most 400 ms) 320 ms" in rows
+    assert study_document(history, None, about)["baseline"]["feasible"] is True
 
 
 def test_limits_that_nobody_keeps_say_whether_they_were_reported() -> None:
