@@ -9,6 +9,7 @@ import hashlib
 import random
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from tuner.errors import InputError
@@ -91,10 +92,13 @@ class ReplayRunner:
             phases={"total": point.seconds["start"]} if "start" in point.seconds else {},
         )
         if point.failure is not None:
+            failure = point.failure
+            if not point.exact:
+                failure = replace(failure, cause=f"{failure.cause.rstrip('.')} (by the replay's estimate)")
             return Outcome(
                 candidate=candidate,
                 status=Status.BROKEN,
-                failure=point.failure,
+                failure=failure,
                 server=server,
                 seconds=point.seconds,
             )

@@ -16,12 +16,12 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from tuner.errors import InputError
-from tuner.model.json import canonical, finite
+from tuner.model.json import canonical, finite, reckonable
 from tuner.model.outcome import Blame, Failure
 from tuner.model.words import shortened
 
@@ -199,18 +199,20 @@ def _figures(raw: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, tuple[
     samples = {
         name: tuple(float(value) for value in values)
         for name, values in _mapping(raw, "samples").items()
-        if values and all(finite(value) for value in values)
+        if values and all(reckonable(value) for value in values)
     }
     # Without a group it is a counter of vLLM's own, taken over a whole run: nothing to replay.
-    metrics = {name: float(value) for name, value in _mapping(raw, "metrics").items() if "/" in name and finite(value)}
+    metrics = {
+        name: float(value) for name, value in _mapping(raw, "metrics").items() if "/" in name and reckonable(value)
+    }
     runs = raw.get("output_tok_s")
     if runs is not None:
         values = tuple(float(value) for value in (runs if isinstance(runs, list) else [runs]))
-        if not values or not all(finite(value) for value in values):
+        if not values or not all(reckonable(value) for value in values):
             raise ValueError("output_tok_s is not a list of numbers")
         samples["throughput/output"] = values
     for name, value in _mapping(raw, "latency").items():
-        if finite(value):
+        if reckonable(value):
             metrics.setdefault(f"latency/{name}", float(value) * 1000)
     for name, values in samples.items():
         metrics.setdefault(name, statistics.fmean(values))
@@ -228,7 +230,7 @@ def _point_figures(points: Any) -> dict[str, float]:
         if not isinstance(point, dict) or not isinstance(point.get("name"), str):
             raise TypeError("a load point has no name")
         figures = {**_mapping(point, "metrics"), _WEIGHT: point.get("weight", 1.0)}
-        found.update({f"{_POINT}{point['name']}:{name}": float(v) for name, v in figures.items() if finite(v)})
+        found.update({f"{_POINT}{point['name']}:{name}": float(v) for name, v in figures.items() if reckonable(v)})
     return found
 
 
@@ -277,6 +279,10 @@ class Table:
         self.rows = tuple(rows)
         self.context = context
         self._names = sorted({name for row in rows for name in row.features})
+        alike: dict[tuple[tuple[str, str | float], ...], list[Row]] = {}
+        for row in self.rows:
+            alike.setdefault(tuple(sorted(row.features.items())), []).append(row)
+        self._configurations = list(alike.values())
         self._spans = {name: self._span(name) for name in self._names}
 
     def _span(self, name: str) -> float:
@@ -326,27 +332,37 @@ class Table:
     def look_up(self, features: Features) -> Point:
         """The row itself where the configuration was recorded, else an estimate from the nearest rows.
 
-        A configuration fails if its nearest row did: failures have sharp edges, so they are not averaged.
+        A configuration counts once, however often it was recorded. Failures have sharp edges, so they are not averaged:
+        where the nearest one failed, or those that failed have half of the weight that figures are mixed with, the
+        answer is the failure of the nearest of them.
         """
         ranked = sorted(
-            ((self.distance(features, row.features), index) for index, row in enumerate(self.rows)),
+            ((self.distance(features, rows[0].features), index) for index, rows in enumerate(self._configurations)),
         )
-        same = [self.rows[index] for apart, index in ranked if apart == 0.0]
-        if same:
-            return _exact(same)
-        nearest = self.rows[ranked[0][1]]
-        if nearest.failure is not None:
-            basis = f"estimated: its nearest recorded trial failed (distance {ranked[0][0]:.2f})"
-            return Point(metrics={}, failure=nearest.failure, seconds=nearest.seconds, exact=False, basis=basis)
-        near = [(apart, self.rows[index]) for apart, index in ranked if self.rows[index].metrics][:_NEIGHBOURS]
+        found = [(apart, _exact(self._configurations[index])) for apart, index in ranked]
+        if found[0][0] == 0.0:
+            return found[0][1]
+        voters = found[:_NEIGHBOURS]
+        failed = [(apart, point) for apart, point in voters if point.failure is not None]
+        if voters[0][1].failure is not None or 2 * _weight(failed) >= _weight(voters):
+            apart, nearest = failed[0]
+            basis = (
+                f"{len(failed)} of the {len(voters)} nearest recorded configurations failed (nearest at {apart:.2f})"
+            )
+            return replace(nearest, exact=False, basis=f"estimated: {basis}")
+        near = [(apart, point) for apart, point in found if point.metrics][:_NEIGHBOURS]
         weights = [1.0 / apart**2 for apart, _ in near]
         return Point(
-            metrics=_mix([row.metrics for _, row in near], weights),
+            metrics=_mix([point.metrics for _, point in near], weights),
             failure=None,
-            seconds=_mix([row.seconds for _, row in near], weights),
+            seconds=_mix([point.seconds for _, point in near], weights),
             exact=False,
-            basis=f"estimated from the {len(near)} nearest recorded trials (nearest at {near[0][0]:.2f})",
+            basis=f"estimated from the {len(near)} nearest recorded configurations (nearest at {near[0][0]:.2f})",
         )
+
+
+def _weight(points: Sequence[tuple[float, Point]]) -> float:
+    return math.fsum(1.0 / apart**2 for apart, _ in points)
 
 
 def _log(value: float) -> float:

@@ -143,11 +143,33 @@ def test_what_the_table_does_not_hold_is_an_estimate(table: Path) -> None:
     near = run(runner, {"max-num-seqs": 300})
     assert near.server is not None
     assert near.server.mode == "estimate"
-    assert near.server.warnings[0].startswith("nothing was started: estimated from the 3 nearest recorded trials")
+    assert near.server.warnings[0].startswith(
+        "nothing was started: estimated from the 3 nearest recorded configurations ("
+    )
     failed = run(runner, {"max-num-seqs": 250, "block-size": 24})
     assert failed.status is Status.BROKEN
     assert failed.server is not None
     assert failed.server.mode == "estimate"
+
+
+def test_neighbours_that_failed_have_their_say(tmp_path: Path) -> None:
+    oom = {"failure": {"kind": "oom", "cause": "no memory", "violation": 1.0}}
+    good = {"metrics": {"throughput/output": 100.0}}
+    # A configuration that was recorded thrice has no more voices than one that was recorded once.
+    recorded = [(64, good), (200, good), (230, oom), (240, oom), (512, oom), (200, good), (200, good)]
+    path = tmp_path / "edges.jsonl"
+    path.write_text("".join(json.dumps({"arguments": {"batch": batch}, **what}) + "\n" for batch, what in recorded))
+    runner = ReplayRunner(path, objective=OBJECTIVE, noise=0.0)
+    # 200 is the nearest of 214, but 230 and 240 weigh more together.
+    for batch in (214, 260, 500):
+        got = run(runner, {"batch": batch})
+        assert got.failure is not None
+        assert (got.status, got.failure.kind, got.failure.violation) == (Status.BROKEN, "oom", 1.0)
+        assert got.failure.cause == "no memory (by the replay's estimate)"
+    assert run(runner, {"batch": 205}).objective == pytest.approx(100.0)
+    recorded_one = run(runner, {"batch": 512})
+    assert recorded_one.failure is not None
+    assert recorded_one.failure.cause == "no memory"
 
 
 CPU = Hardware(name="cpu", platform="cpu", device="CPU", memory_gib=32.0, bandwidth_gb_s=100.0)
