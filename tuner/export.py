@@ -307,7 +307,9 @@ def _facts(
                 f"           {other.metric} {ours.value:,.5g} {other.unit}{against} (trial {trials[0].number})"
             )
     if judgement is not None:
-        basis = basis_words(judgement_values(judgement) or {}, contender.confirmed if contender is not None else 0)
+        basis = basis_words(
+            judgement_values(judgement) or {}, contender.confirmed if contender is not None else 0, kind_of(about)
+        )
         lines.append(f"Gain:      {_gain(judgement)} ({basis}). Verdict: {judgement.verdict}.")
     lines += _reservations(about, trials, judgement)
     lines += _limits(about, trials[0].outcome.measurement.metrics if trials and trials[0].outcome.measurement else {})

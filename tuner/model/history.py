@@ -52,6 +52,7 @@ class Judgement:
             many was picked.
         basis: what the interval stands on: ``starts`` (each sample is a server start of its own) or ``rounds``.
         challenger_starts, baseline_starts: server starts behind it.
+        single: every start brought a single value; there were no rounds.
         estimated: a side of it rests on answers that a replay estimated; the interval says nothing then.
     """
 
@@ -63,6 +64,7 @@ class Judgement:
     challenger_starts: int
     baseline_starts: int
     level: float = 1 - _ALPHA
+    single: bool = False
     estimated: bool = False
 
 
@@ -300,6 +302,7 @@ class History:
             challenger_starts=len(ours),
             baseline_starts=len(theirs),
             level=1 - alpha,
+            single=basis == "rounds" and len(a) <= len(ours) and len(b) <= len(theirs),
             estimated=any(_estimated(t) for t in (*ours, *theirs)),
         )
 

@@ -141,18 +141,27 @@ def accuracy(contender: Contender) -> dict[str, float]:
     return {name: value for name, value in (quality.metrics if quality else {}).items() if finite(value)}
 
 
-def basis_words(judgement: Mapping[str, Any], confirmed: int) -> str:
-    """What a verdict stands on: the server starts of the winner and of the defaults, and whether it was confirmed.
+_STANDS_ON = {
+    "vllm": ("server start", "rounds", "single rounds", "start"),
+    "external": ("trial", "samples", "single values", "trial"),
+    "replay": ("replayed answer", "draws", "single draws", "answer"),
+}
+"""By the study's kind: what is one start, its several values, its only one, and what confirms."""
 
-    ``judgement``: its ``basis``, ``challenger_starts`` and ``baseline_starts``; ``confirmed``: fresh starts of the
-    winner since it was found.
+
+def basis_words(judgement: Mapping[str, Any], confirmed: int, kind: str = "vllm") -> str:
+    """What a verdict stands on: the starts of the winner and of the defaults, and whether it was confirmed.
+
+    ``judgement``: its ``basis``, ``challenger_starts``, ``baseline_starts`` and ``single``; ``confirmed``: fresh starts
+    of the winner since it was found. ``kind``: what measured; only tune itself is known to start a server each time.
     """
+    start, several, alone, fresh = _STANDS_ON.get(kind, _STANDS_ON["vllm"])
     ours, theirs = judgement["challenger_starts"], judgement["baseline_starts"]
     if judgement["basis"] == "starts":
-        return f"over {ours} and {theirs} server starts"
-    starts = "one server start each" if ours == theirs == 1 else f"{ours} and {theirs} server starts"
-    sure = {0: ", not confirmed", 1: ", confirmed on one fresh start only"}.get(confirmed, "")
-    return f"from rounds of {starts}{sure}"
+        return f"over {ours} and {theirs} {start}s"
+    starts = f"one {start} each" if ours == theirs == 1 else f"{ours} and {theirs} {start}s"
+    sure = {0: ", not confirmed", 1: f", confirmed on one fresh {fresh} only"}.get(confirmed, "")
+    return f"from {alone if judgement.get('single') else several} of {starts}{sure}"
 
 
 def _said(contender: Contender) -> dict[str, Json]:
@@ -181,6 +190,7 @@ def judgement_values(judgement: Judgement | None) -> dict[str, Json] | None:
         "basis": judgement.basis,
         "challenger_starts": judgement.challenger_starts,
         "baseline_starts": judgement.baseline_starts,
+        "single": judgement.single,
         "estimated": judgement.estimated,
     }
 

@@ -59,6 +59,7 @@ def loads_lines(
     """The single best one, then each configuration that is best somewhere: where, how sure, and what it asks for."""
     single = next((entry["single"]["trial"] for entry in loads if entry["single"]), None)
     lines = [] if single is None else [f"Best single one over all loads (by the study's objective): trial {single}."]
+    fresh = "start" if name == VLLM_DEFAULTS else "trial"
     groups: dict[int, list[Entry]] = {}
     for entry in loads:
         if entry["best"] is not None:
@@ -68,7 +69,7 @@ def loads_lines(
         if any(entry["judgement"] is None or entry["judgement"]["basis"] != "starts" for entry in entries):
             most, confirmed = max(entry["picked_of"] for entry in entries), entries[0]["best"]["confirmed"]
             looks = f"the best looking of {most}, not confirmed" if most > 1 else "not confirmed"
-            doubts += [looks] if not confirmed else ["confirmed on one fresh start only"] if confirmed == 1 else []
+            doubts += [looks] if not confirmed else [f"confirmed on one fresh {fresh} only"] if confirmed == 1 else []
         if any(entry["judgement"] is not None and entry["judgement"].get("estimated") for entry in entries):
             doubts.append("by the replay's estimate")
         if any(entry["accuracy_unchecked"] for entry in entries):

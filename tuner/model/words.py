@@ -11,7 +11,7 @@ __all__ = ["DEFAULTS", "VLLM_DEFAULTS", "defaults_name", "defaults_of", "kind_of
 
 VLLM_DEFAULTS = "vLLM's defaults"
 DEFAULTS = "the defaults"
-"""The baseline of a trial command's study: what it measures need not be vLLM."""
+"""The baseline of a study that a trial command or a table answers: what was measured need not be vLLM."""
 
 _ESCAPE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]{0,64}[ -/]{0,8}[@-~]|(?:\x1b\]|\x9d)[^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)|\x1b[@-Z\\-_]?"
@@ -56,7 +56,7 @@ def shortened(text: str, most: int) -> str:
 
 def defaults_name(kind: object) -> str:
     """What the baseline of a study of this kind (``vllm``, ``external``, ``replay``) is called."""
-    return DEFAULTS if kind == "external" else VLLM_DEFAULTS
+    return VLLM_DEFAULTS if kind == "vllm" else DEFAULTS
 
 
 def defaults_of(about: Mapping[str, Json]) -> str:

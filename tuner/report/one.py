@@ -13,7 +13,7 @@ from tuner.model.history import Trial
 from tuner.model.json import Json, finite
 from tuner.model.outcome import Outcome
 from tuner.model.targets import metric_unit
-from tuner.model.words import defaults_of
+from tuner.model.words import defaults_of, kind_of
 from tuner.model.workload import Objective
 from tuner.report.document import trial_document
 from tuner.report.show import PHASES
@@ -63,7 +63,7 @@ def print_trial(console: Console, trial: Trial, objective: Objective, about: Map
             say(console, f"\n{title}", style="bold")
             for line in lines:
                 say(console, f"  - {line}")
-    _measured(console, outcome, objective)
+    _measured(console, outcome, objective, kind_of(about or {}))
     _graphs(console, document, outcome)
     _time(console, document)
     if outcome.server is not None and outcome.server.log_path:
@@ -109,18 +109,19 @@ def _counterpart(name: str, ran: Mapping[str, Json]) -> str | None:
     return next((found for found in (name, _ALIASES.get(name, ""), tail) if found in ran), None)
 
 
-def _measured(console: Console, outcome: Outcome, objective: Objective) -> None:
+def _measured(console: Console, outcome: Outcome, objective: Objective, kind: str) -> None:
     measurement = outcome.measurement
     if measurement is None:
         return
     estimate = measurement.objective
-    say(console, "\nMeasured", style="bold")
+    say(console, "\nReplayed" if kind == "replay" else "\nMeasured", style="bold")
     if estimate is not None:
-        rounds = counted(len(estimate.samples), "round")
+        one = {"external": "value", "replay": "draw"}.get(kind, "round")
+        rounds = counted(len(estimate.samples), one)
         spread = (
             f" (95 % interval {figure(estimate.low)} to {figure(estimate.high)}, {rounds})"
             if finite(estimate.low) and finite(estimate.high)
-            else " (one round: no interval)"
+            else f" (one {one}: no interval)"
         )
         say(console, f"  {objective.metric} {figure(estimate.value, objective.unit)}{spread}")
     if measurement.bound is not None:

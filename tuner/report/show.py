@@ -36,7 +36,7 @@ PHASES = {
 }
 KINDS = {
     "external": "Measured by the trial command, not on a vLLM server that tune started.",
-    "replay": "Replayed from a recorded table: nothing was measured.",
+    "replay": "Replayed from a recorded table: nothing was started, nothing was measured.",
 }
 _WIDE = 120
 """Columns from which on a trial and what it chose share a line."""
@@ -57,6 +57,8 @@ def print_conclusion(
     document = study_document(history, judgement, about or {})
     say(console, "")
     say(console, f"Ended: {reason}.")
+    if document["kind"] == "replay":
+        say(console, KINDS["replay"])
     say(console, verdict(document), style="bold")
     _comparison(console, document)
     (answers or Answers()).show(console)
@@ -92,20 +94,21 @@ def verdict(document: Mapping[str, Any]) -> str:
     """The study in one sentence: the winner against the defaults."""
     name = defaults_name(document["kind"])
     winner, judgement = document["winner"], document["judgement"]
-    baseline = document["baseline"]
+    baseline, replay = document["baseline"], document["kind"] == "replay"
     missed = baseline is not None and not baseline["feasible"]
     if winner is None and (baseline is None or missed):
-        measured = document["trials"].get("measured", 0) > 0
-        return "No configuration keeps every limit so far." if measured else "Nothing was measured to the end yet."
+        if document["trials"].get("measured", 0) > 0:
+            return "No configuration keeps every limit so far."
+        return "No trial was answered with a result yet." if replay else "Nothing was measured to the end yet."
     if winner is None:
-        return f"Nothing measured better than {name} so far."
+        return f"Nothing {'replayed' if replay else 'measured'} is better than {name} so far."
     if judgement is None and missed:
         return f"Trial {winner['trial']} is the best so far that keeps every limit; {name} do not."
     if judgement is None:
         return f"Trial {winner['trial']} is the best so far; it was not compared with {name}."
     gain, low, high = judgement["gain"], judgement["low"], judgement["high"]
     interval = f" ({gain_interval(low, high, judgement['level'])})" if low is not None and high is not None else ""
-    basis = f"{interval}, {basis_words(judgement, winner['confirmed'])}"
+    basis = f"{interval}, {basis_words(judgement, winner['confirmed'], document['kind'])}"
     # Repeats of an estimate agree with one another, whatever a real server would do.
     basis = " by the replay's estimate, not measured" if judgement["estimated"] else basis
     change = "" if gain is None else f": {gain:+.1%}{basis}"

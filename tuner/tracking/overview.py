@@ -206,7 +206,8 @@ class Overview:
             if finite(gain.get("low")) and finite(gain.get("high")):
                 sentence += f" ({gain_interval(gain['low'], gain['high'], gain.get('level', 0.99))})"
         if isinstance(judgement, Mapping):
-            basis = " over fresh server starts" if judgement.get("basis") == "starts" else ""
+            fresh = "fresh server starts" if self.defaults == VLLM_DEFAULTS else "fresh trials"
+            basis = f" over {fresh}" if judgement.get("basis") == "starts" else ""
             basis = " by the replay's estimate, not measured" if judgement.get("estimated") else basis
             return f"{sentence}{basis}. Verdict: **{judgement.get('verdict', '')}**."
         return f"{sentence}, not confirmed yet." if self.summary else f"{sentence} so far; the study is running."

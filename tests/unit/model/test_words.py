@@ -28,12 +28,12 @@ def test_sentences_end_and_begin(texts: tuple[str, ...], said: str) -> None:
     [
         ({}, "vLLM's defaults"),
         ({"facts": {"kind": "vllm"}}, "vLLM's defaults"),
-        ({"facts": {"kind": "replay"}}, "vLLM's defaults"),
+        ({"facts": {"kind": "replay"}}, "the defaults"),
         ({"facts": {"kind": "external"}}, "the defaults"),
         ({"facts": None}, "vLLM's defaults"),
     ],
 )
-def test_the_defaults_of_a_trial_command_need_not_be_vllms(about: dict[str, object], name: str) -> None:
+def test_the_defaults_of_a_trial_command_or_a_table_need_not_be_vllms(about: dict[str, object], name: str) -> None:
     assert defaults_of(about) == name  # type: ignore[arg-type]
 
 

@@ -16,7 +16,7 @@ from tuner.model.json import Json
 from tuner.model.judge import constraints
 from tuner.model.measurement import Estimate, Measurement, ServerReport
 from tuner.model.outcome import Blame, Failure, Outcome, Status
-from tuner.model.summary import summarise
+from tuner.model.summary import basis_words, summarise
 from tuner.model.workload import Limit, Objective
 from tuner.report import Answers, print_conclusion, print_study, print_trial, study_document, study_page
 from tuner.report.show import verdict
@@ -106,7 +106,7 @@ def test_a_failed_trial_tells_cause_blame_and_way_out() -> None:
 def test_results_that_were_not_measured_here_are_named() -> None:
     console, out = shown()
     print_study(console, study(), None, {"name": "s", "facts": {"kind": "replay"}})
-    assert "Replayed from a recorded table: nothing was measured." in out.getvalue()
+    assert "Replayed from a recorded table: nothing was started, nothing was measured." in out.getvalue()
 
 
 def test_an_empty_study_prints() -> None:
@@ -341,6 +341,56 @@ def test_the_basis_is_worded_after_the_starts(basis: str, ours: int, theirs: int
         history.add(Trial(number=len(history.trials), origin="confirm", outcome=winner))
     judgement = replace(JUDGEMENT, basis=basis, challenger_starts=ours, baseline_starts=theirs)
     assert verdict(study_document(history, judgement, {})).endswith(f"+70.0%), {words}.")
+
+
+@pytest.mark.parametrize(
+    ("kind", "basis", "single", "confirmed", "words"),
+    [
+        ("external", "rounds", True, 1, "from single values of 1 and 2 trials, confirmed on one fresh trial only"),
+        ("external", "rounds", False, 0, "from samples of 1 and 2 trials, not confirmed"),
+        ("external", "starts", False, 2, "over 1 and 2 trials"),
+        ("replay", "rounds", False, 1, "from draws of 1 and 2 replayed answers, confirmed on one fresh answer only"),
+        ("replay", "starts", False, 2, "over 1 and 2 replayed answers"),
+        ("vllm", "rounds", True, 0, "from single rounds of 1 and 2 server starts, not confirmed"),
+    ],
+)
+def test_the_basis_is_worded_after_what_measured(
+    kind: str, basis: str, single: bool, confirmed: int, words: str
+) -> None:
+    judgement = {"basis": basis, "challenger_starts": 1, "baseline_starts": 2, "single": single}
+    assert basis_words(judgement, confirmed, kind) == words
+
+
+def test_a_judgement_knows_whether_there_were_rounds() -> None:
+    def judged(*samples: float) -> bool:
+        history = study()
+        for trial in list(history.trials):
+            outcome, measurement = trial.outcome, trial.outcome.measurement
+            assert measurement is not None
+            estimate = replace(measurement.objective, samples=samples)  # type: ignore[type-var]
+            outcome = replace(outcome, measurement=replace(measurement, objective=estimate))
+            history.trials[trial.number] = replace(trial, outcome=outcome)
+        judgement = history.judge(history.contenders()[0], compare)
+        assert judgement is not None
+        assert judgement.basis == "rounds"
+        return judgement.single
+
+    assert judged(5.0)
+    assert not judged(5.0, 6.0)
+
+
+def test_a_replay_says_at_its_end_that_nothing_was_started() -> None:
+    console, out = shown()
+    about: dict[str, Json] = {"facts": {"kind": "replay"}}
+    print_conclusion(console, study(), JUDGEMENT, reason="the budget is spent", about=about)
+    lines = out.getvalue().splitlines()
+    assert "Replayed from a recorded table: nothing was started, nothing was measured." in lines
+    assert (
+        "Trial 1 beats the defaults: +60.0% (99 % interval +50.0% to +70.0%), over 2 and 3 replayed answers." in lines
+    )
+    history = study()
+    history.trials.pop()
+    assert verdict(study_document(history, None, about)) == "Nothing replayed is better than the defaults so far."
 
 
 @pytest.mark.parametrize("side", [0, 1])
