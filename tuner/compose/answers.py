@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tuner.compose.look import Study, load, say_exported
 from tuner.errors import InputError, RunError
+from tuner.model.intervals import gain_words
 from tuner.model.json import Json
 from tuner.model.judge import limits_of
 from tuner.model.loads import LoadAnswer, load_answers
@@ -52,9 +53,10 @@ def export_load(
             f"at load {answer.name}"
         )
     if judgement is not None and judgement.verdict != "better" and not force and kind_of(study.about) == "vllm":
+        gain = gain_words(judgement.gain, study.history.objective)
         raise RunError(
             f"study {study.directory.name}: trial {best.number} looks best at load {answer.name} "
-            f"({judgement.gain:+.1%}), but is not proven better than {defaults_of(study.about)} "
+            f"({gain}), but is not proven better than {defaults_of(study.about)} "
             f"({judgement.verdict}); more trials may prove it, "
             f"--force or --trial {best.number} writes it all the same"
         )

@@ -13,6 +13,7 @@ from tuner.compose.options import Places
 from tuner.compose.studies import count_studies, find_study, read_about
 from tuner.errors import InputError, RunError
 from tuner.model.history import Contender, History, Judgement, Trial
+from tuner.model.intervals import gain_words
 from tuner.model.json import Json
 from tuner.model.outcome import Status
 from tuner.model.targets import counted
@@ -227,8 +228,9 @@ def _refuse_unproven(study: Study, contender: Contender, judgement: Judgement | 
     if judgement is None or judgement.verdict == "better" or kind_of(study.about) != "vllm":
         # What was not measured on a server of our own is refused where it is written, with its own words.
         return
+    gain = gain_words(judgement.gain, study.history.objective)
     raise RunError(
-        f"study {study.directory.name}: trial {contender.number} is the best candidate ({judgement.gain:+.1%}), but "
+        f"study {study.directory.name}: trial {contender.number} is the best candidate ({gain}), but "
         f"not proven better than {defaults_of(study.about)} ({judgement.verdict}); more trials may prove it, "
         f"--force or --trial {contender.number} writes it all the same"
     )

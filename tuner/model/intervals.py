@@ -6,8 +6,10 @@ import math
 from collections.abc import Sequence
 
 from tuner.model.measurement import Estimate
+from tuner.model.targets import short_name
+from tuner.model.workload import Objective
 
-__all__ = ["gain_interval", "mean_estimate"]
+__all__ = ["gain_interval", "gain_words", "mean_estimate"]
 
 # Two-sided 95 % quantiles of Student's t by degrees of freedom 1 to 30, then the normal's (any table of t).
 _T95 = (
@@ -34,6 +36,15 @@ def mean_estimate(samples: Sequence[float]) -> Estimate:
     return Estimate(value=mean, low=mean - half, high=mean + half, samples=tuple(samples))
 
 
-def gain_interval(low: float, high: float, level: float) -> str:
-    """``99 % interval +50.0% to +70.0%``; an error rate shared among many needs more digits (99.96 % for 24)."""
+def gain_words(gain: float, objective: Objective) -> str:
+    """``+60.0%``; of what should be small the change with its name (``-63.5% tpot_p50``), as its figures show it."""
+    return f"{gain:+.1%}" if objective.maximize else f"{0.0 - gain:+.1%} {short_name(objective.metric)}"
+
+
+def gain_interval(low: float, high: float, level: float, *, maximize: bool = True) -> str:
+    """``99 % interval +50.0% to +70.0%``; an error rate shared among many needs more digits (99.96 % for 24).
+
+    Without ``maximize`` it is the change's interval, as in :func:`gain_words`.
+    """
+    low, high = (low, high) if maximize else (0.0 - high, 0.0 - low)
     return f"{level * 100:.4g} % interval {low:+.1%} to {high:+.1%}"

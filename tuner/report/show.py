@@ -10,12 +10,13 @@ from rich.text import Text
 
 from tuner.model.choices import Choices, differing, fit, shown
 from tuner.model.history import History, Judgement
-from tuner.model.intervals import gain_interval
+from tuner.model.intervals import gain_interval, gain_words
 from tuner.model.json import Json
 from tuner.model.outcome import Status
 from tuner.model.summary import basis_words
 from tuner.model.targets import metric_unit, short_name
 from tuner.model.words import defaults_name, sentences
+from tuner.model.workload import Objective
 from tuner.report.answers import Answers
 from tuner.report.document import study_document
 from tuner.report.figures import figure_rows
@@ -107,11 +108,14 @@ def verdict(document: Mapping[str, Any]) -> str:
     if judgement is None:
         return f"Trial {winner['trial']} is the best so far; it was not compared with {name}."
     gain, low, high = judgement["gain"], judgement["low"], judgement["high"]
-    interval = f" ({gain_interval(low, high, judgement['level'])})" if low is not None and high is not None else ""
+    objective = Objective(**document["objective"])
+    interval = ""
+    if low is not None and high is not None:
+        interval = f" ({gain_interval(low, high, judgement['level'], maximize=objective.maximize)})"
     basis = f"{interval}, {basis_words(judgement, winner['confirmed'], document['kind'])}"
     # Repeats of an estimate agree with one another, whatever a real server would do.
     basis = " by the replay's estimate, not measured" if judgement["estimated"] else basis
-    change = "" if gain is None else f": {gain:+.1%}{basis}"
+    change = "" if gain is None else f": {gain_words(gain, objective)}{basis}"
     names = {
         "better": f"Trial {winner['trial']} beats {name}{change}.",
         "worse": f"Nothing beats {name}; the best other is trial {winner['trial']}{change}.",

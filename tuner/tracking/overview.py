@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tuner.model.candidate import Candidate
-from tuner.model.intervals import gain_interval
+from tuner.model.intervals import gain_interval, gain_words
 from tuner.model.json import finite
 from tuner.model.targets import change, figure
 from tuner.model.words import VLLM_DEFAULTS
@@ -202,9 +202,10 @@ class Overview:
             return "No winner yet." if not self.summary else "No configuration but the default can be recommended."
         sentence = f"Trial {winner['number']}"
         if gain is not None and finite(gain.get("gain")):
-            sentence += f" is **{gain['gain']:+.1%}** against {self.defaults}"
+            sentence += f" is **{gain_words(gain['gain'], self.objective)}** against {self.defaults}"
+            up = self.objective.maximize
             if finite(gain.get("low")) and finite(gain.get("high")):
-                sentence += f" ({gain_interval(gain['low'], gain['high'], gain.get('level', 0.99))})"
+                sentence += f" ({gain_interval(gain['low'], gain['high'], gain.get('level', 0.99), maximize=up)})"
         if isinstance(judgement, Mapping):
             fresh = "fresh server starts" if self.defaults == VLLM_DEFAULTS else "fresh trials"
             basis = f" over {fresh}" if judgement.get("basis") == "starts" else ""

@@ -393,6 +393,30 @@ def test_a_replay_says_at_its_end_that_nothing_was_started() -> None:
     assert verdict(study_document(history, None, about)) == "Nothing replayed is better than the defaults so far."
 
 
+@pytest.mark.parametrize(
+    ("verdict_name", "gain", "sentence", "change"),
+    [
+        ("better", 0.6, "Trial 1 beats vLLM's defaults: -60.0% tpot_p50 (99 % interval -70.0% to -50.0%)", "-60.0%"),
+        ("worse", -0.5, "the best other is trial 1: +50.0% tpot_p50 (99 % interval +40.0% to +60.0%)", "-60.0%"),
+    ],
+)
+def test_what_should_be_small_has_one_sign_in_the_verdict_and_its_figures(
+    verdict_name: str, gain: float, sentence: str, change: str
+) -> None:
+    metric = Objective(metric="latency/tpot_p50", maximize=False, unit="ms")
+    history = History(objective=metric, baseline_key=BASELINE.key)
+    for number, value in enumerate((10.0, 4.0)):
+        candidate = BASELINE if not number else Candidate(assignment={"n": 8}, arguments={"n": 8})
+        outcome = measured(candidate, value)
+        history.add(Trial(number=number, origin="search" if number else "baseline", outcome=outcome))
+    judgement = replace(JUDGEMENT, verdict=verdict_name, gain=gain, low=gain - 0.1, high=gain + 0.1)
+    console, out = shown()
+    print_conclusion(console, history, judgement, reason="the budget is spent")
+    rows = [" ".join(line.split()) for line in out.getvalue().splitlines()]
+    assert any(sentence in row for row in rows)
+    assert f"latency/tpot_p50 10 ms 4 ms {change}" in rows
+
+
 @pytest.mark.parametrize("side", [0, 1])
 def test_a_verdict_on_estimated_answers_says_so_and_gives_no_interval(side: int) -> None:
     history = study()

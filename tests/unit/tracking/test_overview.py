@@ -81,6 +81,7 @@ def test_lower_is_better_turns_everything_round() -> None:
     assert view.winner is not None
     assert view.winner["number"] == 1
     assert view.metrics()["gain/gain"] == pytest.approx(0.6)
+    assert "Trial 1 is **-60.0% ttft_p99** against vLLM's defaults" in view.note()
 
 
 def test_history_is_best_so_far_by_trial() -> None:
