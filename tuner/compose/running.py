@@ -7,7 +7,7 @@ import json
 import platform
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tuner.model.earlier import EarlierRuns
-    from tuner.model.workload import Objective
+    from tuner.model.workload import Limit, Objective
     from tuner.spaces import Plan
     from tuner.study import Result
 
@@ -126,7 +126,12 @@ def run_study(options: Options) -> None:
             check_quality=options.check_quality and _kind(options) == "vllm",
         )
         result = study.run()
-    about: dict[str, Json] = {"name": name, "defaults": _defaults(plan), "facts": dict(info.facts)}
+    about: dict[str, Json] = {
+        "name": name,
+        "defaults": _defaults(plan),
+        "facts": dict(info.facts),
+        "limits": _limits(info.limits),
+    }
     _conclude(console, options, about, result, study.summary())
 
 
@@ -343,7 +348,7 @@ def _write_study_file(directory: Path, info: StudyInfo, places: Places, plan: Pl
             "unit": info.objective.unit,
         },
         "further": [{"metric": x.metric, "maximize": x.maximize, "unit": x.unit} for x in info.further],
-        "limits": [{"metric": x.metric, "bound": x.bound, "at_most": x.at_most} for x in info.limits],
+        "limits": _limits(info.limits),
         "versions": dict(info.versions),
         "facts": dict(info.facts),
         "storage": mask(places.storage),
@@ -354,6 +359,10 @@ def _write_study_file(directory: Path, info: StudyInfo, places: Places, plan: Pl
     fresh = directory / "study.json.tmp"
     fresh.write_text(json.dumps(document, indent=1), encoding="utf-8")
     fresh.replace(directory / "study.json")
+
+
+def _limits(limits: Sequence[Limit]) -> list[Json]:
+    return [{"metric": x.metric, "bound": x.bound, "at_most": x.at_most} for x in limits]
 
 
 def _defaults(plan: Plan) -> dict[str, Json]:

@@ -12,9 +12,9 @@ from typing import Any
 from tuner.model.candidate import Candidate
 from tuner.model.intervals import gain_interval, gain_words
 from tuner.model.json import finite
-from tuner.model.targets import change, figure
+from tuner.model.targets import change, figure, metric_unit, short_name
 from tuner.model.words import VLLM_DEFAULTS
-from tuner.model.workload import Objective
+from tuner.model.workload import Limit, Objective
 from tuner.tracking.answers import answer_metrics, answer_tags, answer_text
 from tuner.tracking.payload import Mask, legal, shown, yaml_text
 
@@ -55,6 +55,7 @@ class Overview:
         summary: the study's own verdict; empty while it runs. Its keys ``winner.trial`` and ``judgement`` are used.
         model: what goes to vLLM as the model.
         defaults: what the baseline is called.
+        limits: what a winner must keep; their metrics are among the figures.
     """
 
     title: str
@@ -64,6 +65,7 @@ class Overview:
     summary: Mapping[str, Any] = field(default_factory=dict)
     hide: Mask = field(default_factory=Mask)
     defaults: str = VLLM_DEFAULTS
+    limits: Sequence[Limit] = ()
 
     @property
     def baseline(self) -> Row | None:
@@ -92,7 +94,7 @@ class Overview:
         """The gain, ``best/…`` and ``baseline/…`` figures, and trials by state: in the order to be read in."""
         gain = self._gain() or {}
         found: dict[str, float | None] = {f"gain/{name}": value for name, value in gain.items() if finite(value)}
-        wanted = {self.objective.metric, *dict(_FIGURES)}
+        wanted = {self.objective.metric, *dict(_FIGURES), *(limit.metric for limit in self.limits)}
         best = ("best", "winner", self.winner) if self.winner is not None else ("best", "baseline", self.baseline)
         for name, who, row in (best, ("baseline", "baseline", self.baseline)):
             if row is not None:
@@ -233,6 +235,7 @@ class Overview:
         figures = list(_FIGURES)
         if self.objective.metric not in dict(figures):
             figures.insert(0, (self.objective.metric, f"{self.objective.metric} ({self.objective.unit})"))
+        figures = self._with_limits(figures)
         ours_all, theirs_all = self._figures("winner", winner), self._figures("baseline", baseline)
         ours = f"winner (trial {winner['number']})" if winner is not None else "winner"
         lines = [
@@ -248,6 +251,16 @@ class Overview:
                 continue
             lines.append(f"| {label} | {_number(before)} | {_number(after)} | {change(before, after)} |")
         return "\n".join(lines)
+
+    def _with_limits(self, figures: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+        """The figures with every limited metric among them, its bound in the label."""
+        labels = dict(figures)
+        for limit in self.limits:
+            unit = metric_unit(limit.metric)
+            own = f"{short_name(limit.metric)} ({unit})" if unit else short_name(limit.metric)
+            side = "at most" if limit.at_most else "at least"
+            labels[limit.metric] = f"{labels.get(limit.metric, own)}, {side} {figure(limit.bound)}"
+        return list(labels.items())
 
     def _trials(self) -> str:
         measured = [row for row in self.rows if row["objective"] is not None and row["state"] == "measured"]

@@ -152,6 +152,7 @@ class Sender:
             summary=self._summary,
             hide=self._hide,
             defaults=defaults_of({"facts": self._info.facts}),
+            limits=self._info.limits,
         )
 
     def _show(self, rows: list[dict[str, Any]], at: int) -> None:

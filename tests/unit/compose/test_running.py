@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+import shlex
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 from rich.console import Console
 
 from tuner.compose.options import Options
-from tuner.compose.running import _conclude
+from tuner.compose.running import _conclude, run_study
 from tuner.model.candidate import Candidate
 from tuner.model.history import History, Judgement, Trial
 from tuner.model.measurement import Estimate, Measurement
@@ -17,6 +19,7 @@ from tuner.model.outcome import Outcome, Status
 from tuner.model.workload import Objective
 from tuner.study import Result
 
+EXAMPLES = Path(__file__).parents[3] / "examples"
 BASELINE = Candidate(assignment={}, arguments={}, origin="baseline")
 OTHER = Candidate(assignment={"seqs": 64}, arguments={"max-num-seqs": 64})
 
@@ -66,3 +69,22 @@ def test_what_is_not_proven_is_exported_by_force() -> None:
 )
 def test_an_export_that_would_be_refused_is_not_named(options: Options, other: float, ending: list[str]) -> None:
     assert last_lines(options, other=other)[2:] == ending
+
+
+def test_the_end_of_a_run_shows_the_limits_with_their_bounds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.tracking.MlflowTracker", MagicMock())
+    answer = '{"status": "ok", "metrics": {"throughput/output": 50, "latency/tpot_p99": 40}}'
+    run_study(
+        Options(
+            hardware=str(EXAMPLES / "other_engine.yaml"),
+            directory=tmp_path,
+            trial_command=shlex.join(["echo", answer]),
+            trials=1,
+            limits=("tpot_p99=30ms",),
+            warm_start="none",
+        )
+    )
+    rows = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "tpot_p99 (at most 30 ms) 40 ms, misses" in rows

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tuner.model.workload import Objective
+from tuner.model.workload import Limit, Objective
 from tuner.tracking.overview import Overview
 
 
@@ -82,6 +82,16 @@ def test_lower_is_better_turns_everything_round() -> None:
     assert view.winner["number"] == 1
     assert view.metrics()["gain/gain"] == pytest.approx(0.6)
     assert "Trial 1 is **-60.0% ttft_p99** against vLLM's defaults" in view.note()
+
+
+def test_limited_metrics_are_among_the_figures_with_their_bounds() -> None:
+    tpot = Limit(metric="latency/tpot_p99", bound=30.0)
+    floor = Limit(metric="throughput/output", bound=400.0, at_most=False)
+    rows = [{**row, "metrics": {**row["metrics"], "latency/tpot_p99": 40.0 - row["number"]}} for row in ROWS]
+    view = Overview(title="t", model="m", objective=Objective(), rows=rows, limits=(tpot, floor))
+    assert "| tpot_p99 (ms), at most 30 | 40 | 39 | -2.5% |" in view.note()
+    assert "| Output throughput (tok/s), at least 400 | 500 | 800 | +60.0% |" in view.note()
+    assert view.metrics()["baseline/latency/tpot_p99"] == 40.0
 
 
 def test_history_is_best_so_far_by_trial() -> None:
