@@ -102,7 +102,7 @@ def verdict(document: Mapping[str, Any]) -> str:
             return "No configuration keeps every limit so far."
         return "No trial was answered with a result yet." if replay else "Nothing was measured to the end yet."
     if winner is None:
-        return f"Nothing {'replayed' if replay else 'measured'} is better than {name} so far."
+        return f"Nothing {'replayed is' if replay else 'measured'} better than {name} so far."
     if judgement is None and missed:
         return f"Trial {winner['trial']} is the best so far that keeps every limit; {name} do not."
     if judgement is None:

@@ -167,8 +167,8 @@ def _row(raw: Any) -> Row | None:
         samples=samples,
         failure=failure,
         seconds=seconds,
-        context=str(raw.get("mode", "")),
-        hardware=str(raw.get("hardware") or "")[:80],
+        context=shortened(str(raw.get("mode", "")), 80),
+        hardware=shortened(str(raw.get("hardware") or ""), 80),
         device=_device(raw),
     )
 

@@ -222,6 +222,16 @@ def test_load_points_of_a_table_are_replayed_one_by_one(tmp_path: Path) -> None:
     assert 50.0 < near.points[0].metrics["throughput/output"] < 60.0
 
 
+def test_names_of_a_table_hold_nothing_that_a_terminal_obeys(tmp_path: Path) -> None:
+    path = tmp_path / "red.jsonl"
+    names = {"mode": "m\x1b[31m", "hardware": "h\x1b[31m", "failure": {"cause": "c\x1b[31m", "kind": "k\x07"}}
+    good = {"mode": "m\x1b[31m", "config": {}, "output_tok_s": [1.0]}
+    path.write_text("\n".join(json.dumps(item) for item in ({"config": {"a": 1}, **names}, good)))
+    row = read_table(path, context="m").rows[0]
+    assert row.failure is not None
+    assert (row.hardware, row.failure.cause, row.failure.kind) == ("h", "c", "k")
+
+
 @pytest.mark.parametrize("points", [{"c1": 1}, [{"name": "a"}, {"weight": 1}], [{"name": "a"}] * 65])
 def test_load_points_that_are_none_name_their_line(tmp_path: Path, points: Any) -> None:
     path = tmp_path / "bad.jsonl"
