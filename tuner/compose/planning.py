@@ -71,6 +71,7 @@ def make_plan(options: Options, *, need_machine: bool) -> Prepared:
         flags=flags,
         arguments=options.extra_arguments,
         environment=options.extra_environment,
+        external=options.trial_command is not None or options.replay is not None,
     )
     plan = replace(plan, notes=(*plan.notes, *doubts(options, plan.hardware)))
     taken = devices(plan.hardware.count) if plan.hardware.platform != "cpu" and need_machine else ()

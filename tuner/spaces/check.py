@@ -131,7 +131,15 @@ def check_space(
         profile, layers = _profile(path, hardware, library)
         if hardware is None and layers:
             notes = (f"checked for {profile}, the profile of every machine; --hardware NAME checks it for yours",)
-        plan = open_plan(profile, model=model, workload=workload, space_files=layers, flags=flags, library=library)
+        plan = open_plan(
+            profile,
+            model=model,
+            workload=workload,
+            space_files=layers,
+            flags=flags,
+            external=external,
+            library=library,
+        )
     except SpaceError as error:
         return CheckReport(path=path, errors=tuple(error.problems), notes=notes)
     except InputError as error:
@@ -186,10 +194,14 @@ def _faults(path: Path, root: Located, plan: Plan, survey: Survey) -> Iterator[P
     reasons |= {item.rule: item.reason for item in found if item is not None}
     broken = [(rule, reason) for rule, reason in sorted(reasons.items()) if "cannot be evaluated" in reason]
     yield from (_at(path, root, rule, reason) for rule, reason in broken)
-    if survey.share == 0 and all(item is not None for item in found) and not broken:
-        first = found[0]
-        reason = first.reason if first else "every random candidate is excluded"
-        yield Problem(str(path), 0, "", f"nothing in this space can start on {plan.hardware.name}: {reason}")
+    first = found[0]
+    if first is None or broken:
+        return
+    if survey.share == 0 and all(item is not None for item in found):
+        yield Problem(str(path), 0, "", f"nothing in this space can start on {plan.hardware.name}: {first.reason}")
+    else:
+        # A study compares with the baseline, and ends before its first trial without one.
+        yield Problem(str(path), 0, "", f"the baseline cannot start on {plan.hardware.name}: {first.reason}")
 
 
 def _at(path: Path, root: Located, rule: str, reason: str) -> Problem:

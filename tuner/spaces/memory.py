@@ -49,6 +49,7 @@ class MemoryEstimate:
         workload_concurrency: requests of the workload's length that fit at once.
         missing_gib: how much is missing to hold one request (0 where it fits).
         model_len: the ``max_model_len`` counted with.
+        assumed: what was counted with because the flag is not given, and how to give it; empty where nothing was.
     """
 
     budget_gib: float
@@ -63,6 +64,7 @@ class MemoryEstimate:
     workload_concurrency: float
     missing_gib: float
     model_len: int
+    assumed: str = ""
 
     def exclusion(self) -> Exclusion | None:
         """Why the candidate cannot hold one request; None if it can."""
@@ -73,7 +75,7 @@ class MemoryEstimate:
             reason=(
                 f"needs {self.missing_gib:.1f} GiB more per accelerator: weights {self.weights_gib:.1f}, activations "
                 f"{self.peak_gib:.1f}, CUDA graphs {self.graphs_gib:.1f} and {self.needed_gib:.1f} for one request of "
-                f"{self.model_len} tokens, of {self.budget_gib:.1f} GiB"
+                f"{self.model_len} tokens, of {self.budget_gib:.1f} GiB{self.assumed}"
             ),
             source="estimate from the model's shape (tuner/spaces/memory.py)",
             violation=max(1e-6, self.missing_gib / max(self.budget_gib, 1e-6)),
@@ -159,6 +161,18 @@ def estimate(
         workload_concurrency=max(kv, 0.0) / workload if workload > 0 else 0.0,
         missing_gib=missing,
         model_len=model_len,
+        assumed=_assumed(flat, hardware),
+    )
+
+
+def _assumed(flat: Mapping[str, Json], hardware: Hardware) -> str:
+    """Said where a model may be too large for one device only because no flag splits it."""
+    split = {"tensor-parallel-size", "pipeline-parallel-size"}
+    if hardware.platform == "cpu" or hardware.count < 2 or split & flat.keys():
+        return ""
+    return (
+        "; this is tensor-parallel-size 1, as no flag is given: `arguments: {tensor-parallel-size: "
+        f"{hardware.count}}}` or --arg tensor-parallel-size={hardware.count} gives it"
     )
 
 

@@ -24,6 +24,7 @@ from tuner.spaces.memory import estimate
 from tuner.spaces.planner import SpacePlanner
 from tuner.spaces.resolve import hardware_from, resolve, workload_from, workload_scope
 from tuner.spaces.slips import unknown_names, written_twice
+from tuner.spaces.stated import other_than_vllm
 from tuner.spaces.traffic import SUFFIXES, workload_of_file
 from tuner.spaces.universal import UNIVERSAL
 from tuner.spaces.yamlfile import Located, Problem, SpaceError, plain
@@ -120,6 +121,7 @@ def open_plan(
     flags: VllmFlags | None = None,
     arguments: Mapping[str, Json] | None = None,
     environment: Mapping[str, str] | None = None,
+    external: bool = False,
     library: Library | None = None,
 ) -> Plan:
     """The plan for a profile, a model and a workload, with the user's own files over them.
@@ -134,6 +136,7 @@ def open_plan(
         flags: what the vLLM that will serve accepts; None leaves flags unchecked.
         arguments: flags for every candidate, from the command line (dotted paths allowed).
         environment: variables for every candidate, from the command line.
+        external: a program of the user's own measures: where a flag is left away, the stated default runs.
 
     Raises:
         InputError: an unknown name, a file at fault, or flags that this vLLM does not have (all in one message).
@@ -206,10 +209,13 @@ def open_plan(
         flags=flags.check if flags is not None else None,
         forecast=forecast,
         doubts=Doubts(space, scope, known=known, library=library).of,
+        stated=resolved.stated if external else (),
     )
+    declared = _section(merged.root, "parameters")
     problems = [
         *_names(library, mine, merged.root, targets=set_by(space), scope=scope, flags=flags),
-        *_twice(merged.root, planner, names),
+        *written_twice(planner, declared, names),
+        *(() if external or flags is None else other_than_vllm(space, declared, names)),
     ]
     if unfit is not None:
         raise _with_more(unfit, problems)
@@ -281,10 +287,6 @@ def _names(
     known |= {name for own in mine for name in _section(own, "parameters")}
     flagged = None if flags is None else {_flag(name) for name in flags.flags}
     return unknown_names(mine, workload=scope, parameters=known, flags=flagged, elsewhere=functools.cache(elsewhere))
-
-
-def _twice(root: Located, planner: SpacePlanner, names: frozenset[str]) -> Iterator[Problem]:
-    return written_twice(planner, _section(root, "parameters"), names)
 
 
 def _section(root: Located, key: str) -> dict[str, Located]:

@@ -17,6 +17,7 @@ from tuner.spaces.domains import env_text, find_label, settings, targets
 from tuner.spaces.identity import effective_settings, flat, under
 from tuner.spaces.kinds import placeholders
 from tuner.spaces.scope import Scopes, holds, numeric
+from tuner.spaces.stated import Stated, running
 from tuner.spaces.universal import UNIVERSAL
 
 __all__ = ["SpacePlanner", "Survey", "draw"]
@@ -51,6 +52,8 @@ class SpacePlanner:
         flags: sentences about flags that the installed vLLM does not take; asked last.
         forecast: what the started server is expected to report.
         doubts: see :meth:`tuner.ports.Planner.doubts`.
+        stated: defaults of the program that a trial command runs, which take the place of vLLM's where its flags are
+            asked for: in the rules that hold everywhere, the memory estimate and the forecast.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class SpacePlanner:
         flags: FlagCheck | None = None,
         forecast: Callable[[Candidate], Mapping[str, float]] | None = None,
         doubts: Callable[[Candidate], Sequence[float]] | None = None,
+        stated: Sequence[Stated] = (),
     ) -> None:
         self.space = space
         self.workload = workload
@@ -69,8 +73,10 @@ class SpacePlanner:
         self._flags = flags
         self._forecast = forecast
         self._doubts = doubts
+        self._stated = stated
         own = {rule.name for rule in space.forbids}
-        self._rules: tuple[Forbid, ...] = (*space.forbids, *(rule for rule in UNIVERSAL if rule.name not in own))
+        self._universal = tuple(rule for rule in UNIVERSAL if rule.name not in own)
+        self._rules: tuple[Forbid, ...] = (*space.forbids, *self._universal)
         # A rule `memory` of the files, such as one that never holds, takes the place of the estimate.
         self._estimates = "memory" not in own
         self._reasons = {text: Expression.parse(text) for rule in self._rules for text in placeholders(rule.reason)}
@@ -138,28 +144,35 @@ class SpacePlanner:
 
     def exclusion(self, candidate: Candidate) -> Exclusion | None:
         """The first thing that speaks against a launch: rules in their order, the memory estimate, vLLM's flags."""
-        scope = self._scopes.of(candidate)
-        for rule in self._rules:
-            try:
-                if rule.condition.holds(scope):
-                    return self._excluded(rule, scope)
-            except ExpressionError as error:
-                return Exclusion(
-                    rule=rule.name, reason=f"the rule {rule.name} cannot be evaluated: {error}", source=rule.source
-                )
-        broken = self._underivable(scope)
-        if broken is not None:
-            return broken
-        if self._memory is not None and self._estimates:
-            found = self._memory(candidate)
-            if found is not None:
-                return found
+        scope, run = self._scopes.of(candidate), self._running(candidate)
+        found = (
+            self._ruled_out(self.space.forbids, scope)
+            or self._ruled_out(self._universal, scope if run is candidate else self._scopes.of(run))
+            or self._underivable(scope)
+            or (self._memory(run) if self._memory is not None and self._estimates else None)
+        )
+        if found is not None:
+            return found
         problems = self._flags(candidate) if self._flags is not None else ()
         return (
             Exclusion(rule="flag", reason="; ".join(problems), source="vLLM's own argument parser")
             if problems
             else None
         )
+
+    def _running(self, candidate: Candidate) -> Candidate:
+        """The candidate with what a program of one's own takes where it says nothing; itself where vLLM serves."""
+        return running(candidate, self._stated, self._scopes.of(candidate)) if self._stated else candidate
+
+    def _ruled_out(self, rules: Sequence[Forbid], scope: Mapping[str, object]) -> Exclusion | None:
+        for rule in rules:
+            try:
+                if rule.condition.holds(scope):
+                    return self._excluded(rule, scope)
+            except ExpressionError as error:
+                reason = f"the rule {rule.name} cannot be evaluated: {error}"
+                return Exclusion(rule=rule.name, reason=reason, source=rule.source)
+        return None
 
     def doubts(self, candidate: Candidate) -> Sequence[float]:
         """See :meth:`tuner.ports.Planner.doubts`."""
@@ -196,7 +209,7 @@ class SpacePlanner:
 
     def forecast(self, candidate: Candidate) -> Mapping[str, float]:
         """See :meth:`tuner.ports.Planner.forecast`."""
-        return self._forecast(candidate) if self._forecast is not None else {}
+        return self._forecast(self._running(candidate)) if self._forecast is not None else {}
 
     def numerics(self, candidate: Candidate) -> str:
         """Key of what can change the tokens: without parameters known not to, and without derived values."""

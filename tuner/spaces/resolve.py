@@ -20,6 +20,7 @@ from tuner.spaces.domains import Static, env_text, make_parameter, settings, tar
 from tuner.spaces.facts import model_facts
 from tuner.spaces.kinds import parse_formula
 from tuner.spaces.starts import Starts
+from tuner.spaces.stated import Stated, stated_by
 from tuner.spaces.yamlfile import Located, Problem, SpaceError, plain
 
 T = TypeVar("T")
@@ -29,10 +30,15 @@ __all__ = ["Resolved", "hardware_from", "resolve", "rule_from", "space_digest", 
 
 @dataclass(frozen=True)
 class Resolved:
-    """A space, and what a person should know about how it came out."""
+    """A space, and what a person should know about how it came out.
+
+    Attributes:
+        stated: what runs where its flags are left away, as the files say it.
+    """
 
     space: Space
     notes: tuple[str, ...] = ()
+    stated: tuple[Stated, ...] = ()
 
 
 def hardware_from(root: Located, name: str) -> Hardware:
@@ -167,6 +173,7 @@ class _Resolver:
         self._arguments: dict[str, Json] = {key: plain(node) for key, node in self._section("arguments")}
         self._environment = {key: env_text(plain(node)) for key, node in self._section("environment")}
         self._constants: dict[str, Scalar] = {}
+        self._stated: list[Stated] = []
 
     def space(self, name: str, hardware: Hardware, model: ModelFacts) -> Resolved:
         parameters = self._parameters()
@@ -186,7 +193,8 @@ class _Resolver:
         )
         if self._problems:
             raise SpaceError(*self._problems)
-        return Resolved(dataclasses.replace(space, digest=space_digest(space)), tuple(self._notes))
+        digested = dataclasses.replace(space, digest=space_digest(space))
+        return Resolved(digested, tuple(self._notes), tuple(self._stated))
 
     def _section(self, key: str) -> list[tuple[str, Located]]:
         node = self._root.get(key)
@@ -209,8 +217,11 @@ class _Resolver:
             if joined.note:
                 self._notes.append(joined.note)
             self._rules += joined.rules
-            if joined.parameter is not None and not self._collapsed(joined.parameter):
-                found[name] = joined.parameter
+            if joined.parameter is not None:
+                stated = stated_by(joined.parameter, node)
+                self._stated += [stated] if stated is not None else []
+                if not self._collapsed(joined.parameter):
+                    found[name] = joined.parameter
         try:
             return _sorted(found)
         except ValueError as error:
