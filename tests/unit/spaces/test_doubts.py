@@ -104,3 +104,16 @@ def test_more_ranks_than_devices_are_for_cpus_alone(tmp_path: Path) -> None:
     assert reasons[0] is not None
     assert reasons[0].rule == "ranks"
     assert reasons[1] is None
+
+
+def test_data_parallel_ranks_of_a_dense_model_are_no_doubt(tmp_path: Path) -> None:
+    """vLLM refuses them behind a balancer of one's own only."""
+    more = (
+        "  data_parallel_size: {flag: data-parallel-size, type: choice, ordinal: true, values: [1, 2], default: 1}\n"
+        "  data_parallel_external_lb: {flag: data-parallel-external-lb, type: bool, default: false}\n"
+    )
+    plan = bare(tmp_path, more, count=2)
+    dense = open_plan(str(tmp_path / "mine.yaml"), model="Qwen/Qwen3-8B")
+    assert not doubted(dense, data_parallel_size=2)
+    assert doubted(dense, data_parallel_size=2, data_parallel_external_lb=True)
+    assert not doubted(plan, data_parallel_size=2, data_parallel_external_lb=True)

@@ -200,7 +200,26 @@ def test_every_default_starts(profile: str) -> None:
         ),
         ("b300x8", "Qwen/Qwen3-8B", {"tensor_parallel_size": 3}, "heads-divisible"),
         ("b300x8", None, {"tensor_parallel_size": 4, "data_parallel_size": 4}, "ranks"),
-        ("b300x8", "Qwen/Qwen3-8B", {"tensor_parallel_size": 4, "data_parallel_size": 2}, "dp-dense"),
+        # Ranks of a dense model are independent engines behind vLLM's own balancer; only another balancer is refused.
+        ("b300x8", "Qwen/Qwen3-8B", {"tensor_parallel_size": 4, "data_parallel_size": 2}, ""),
+        (
+            "b300x8",
+            "Qwen/Qwen3-8B",
+            {"tensor_parallel_size": 4, "data_parallel_size": 2, "data_parallel_external_lb": True},
+            "dp-dense",
+        ),
+        (
+            "b300x8",
+            "Qwen/Qwen3-8B",
+            {"tensor_parallel_size": 4, "data_parallel_size": 2, "data_parallel_rank": 0},
+            "dp-dense",
+        ),
+        (
+            "b300x8",
+            None,
+            {"tensor_parallel_size": 4, "data_parallel_size": 2, "data_parallel_external_lb": True},
+            "",
+        ),
         (
             "b300x8",
             None,
