@@ -19,7 +19,17 @@ from tuner.spaces.loader import flatten
 from tuner.spaces.schema import OWNED
 from tuner.spaces.yamlfile import Located, Problem, SpaceError, plain
 
-__all__ = ["CHECKPOINT", "Static", "declared_labels", "env_text", "find_label", "make_parameter", "settings", "targets"]
+__all__ = [
+    "CHECKPOINT",
+    "Static",
+    "declared_labels",
+    "env_text",
+    "find_label",
+    "make_parameter",
+    "neighbours",
+    "settings",
+    "targets",
+]
 
 CHECKPOINT = "model"
 """Where the value of a checkpoint parameter goes: :attr:`tuner.model.candidate.Candidate.checkpoint`."""
@@ -78,6 +88,9 @@ def make_parameter(name: str, node: Located, static: Static) -> tuple[Parameter 
         raise SpaceError(node.problem(key, f"needs `type` ({', '.join(map(str, _MAKERS))})"))
     target = _target(key, node, kind)
     domain = _MAKERS[kind](key, node, static)
+    note = ""
+    if isinstance(domain, Range) and domain.low == domain.high and (node.get("step") or domain.base):
+        note = _one_left(name, node, domain, static)
     if isinstance(domain, Range) and domain.low > domain.high:
         for bound in ("high", "low"):
             entry = node.mapping[bound]
@@ -98,7 +111,16 @@ def make_parameter(name: str, node: Located, static: Static) -> tuple[Parameter 
         default=_default(key, node, domain),
         numerics=plain(node.get("numerics")) is True or kind == "checkpoint",
         recompiles=plain(node.get("recompiles")) is True,
-    ), ""
+    ), note
+
+
+def _one_left(name: str, node: Located, domain: Range, static: Static) -> str:
+    """Said of a range of which the distance of its values leaves the first one only."""
+    high = _bound(f"parameters.{name}", node, "high", static)
+    if high <= domain.low:
+        return ""
+    far = "the next power of two" if domain.base else f"the next one, {domain.step:g} (step) away,"
+    return f"{name} is not searched: of {domain.low:g} to {high:g} only {domain.low:g} is left, {far} lies beyond"
 
 
 def _target(key: str, node: Located, kind: object) -> str:
@@ -138,6 +160,22 @@ def find_label(domain: Domain, value: Json) -> Scalar:
         if _word(label) == _word(value):
             return label
     raise KeyError(value)
+
+
+def neighbours(domain: Range, value: float) -> tuple[float, float] | None:
+    """The values of the range around a number of its span that is none of them; None where it is one."""
+    if domain.base == 2:
+        below = float(domain.low)
+        while below * 2 <= value:
+            below *= 2
+        return None if below == value else (below, below * 2)
+    step = domain.step or (1 if domain.integer else 0)
+    if not step:
+        return None
+    count = (value - domain.low) / step
+    if abs(count - round(count)) < 1e-6:  # 0.1 + 2 * 0.1 is not 0.3
+        return None
+    return domain.low + math.floor(count) * step, domain.low + math.ceil(count) * step
 
 
 def settings(parameter: Parameter, label: Scalar) -> tuple[dict[str, Json], dict[str, str]]:
@@ -182,6 +220,10 @@ def _bound(key: str, node: Located, name: str, static: Static) -> float:
     value = static.value(entry, f"{key}.{name}")
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise SpaceError(entry.problem(f"{key}.{name}", f"gives {value!r} here, not a number"))
+    # What an expression gives is rounded inwards; a figure that somebody wrote is not what they meant.
+    if plain(node.get("type")) == "int" and isinstance(entry.value, float) and entry.value % 1:
+        whole = "a whole number, or `type: float`"
+        raise SpaceError(entry.problem(f"{key}.{name}", f"is {value:g}, but the type is int; write {whole}"))
     return value
 
 
@@ -203,6 +245,8 @@ def _range(key: str, node: Located, static: Static) -> Range:
         raise SpaceError(node.problem(f"{key}.base", "needs `type: int` and `log: true`"))
     if step is not None and high > low:
         high = low + math.floor((high - low) / step + 1e-9) * step
+    if base == 2 and low <= high < 2 * low:
+        high = low
     return Range(low=low, high=high, step=step, log=log, integer=integer, base=2 if base == 2 else None)
 
 
@@ -220,6 +264,9 @@ def _choice(key: str, node: Located, static: Static) -> Choice:
     for odd in ("low", "high", "step", "log"):
         if odd in node.mapping:
             raise SpaceError(node.problem(f"{key}.{odd}", "does not belong to `type: choice`"))
+    if not values.value:
+        name = key.removeprefix("parameters.")
+        raise SpaceError(values.problem(f"{key}.values", f"needs a value; `{name}: null` takes the parameter away"))
     out: dict[Scalar, object] = {}
     for label, entry in _labelled(key, values):
         path = f"{key}.values.{_word(label)}"
@@ -359,8 +406,13 @@ def _default(key: str, node: Located, domain: Domain) -> Scalar:
     except KeyError:
         if isinstance(domain, Range):
             raise SpaceError(Problem(entry.file, entry.line, f"{key}.default", "must be a number")) from None
+        if plain(node.get("type")) == "bool":
+            what = f"must be true or false, not {entry.value!r}"
+            raise SpaceError(Problem(entry.file, entry.line, f"{key}.default", what)) from None
         # vLLM's own default need not be among the alternatives; then no label means it.
         return None
+    if isinstance(domain, Range) and domain.integer and isinstance(entry.value, float) and entry.value % 1:
+        raise SpaceError(entry.problem(f"{key}.default", f"is {entry.value:g}, but the type is int"))
     # A default outside the range stays what it is: it is what vLLM takes.
     return entry.value if isinstance(domain, Range) else label
 

@@ -23,7 +23,7 @@ from tuner.spaces.loader import Library, facts_catalogue, located, merge, overla
 from tuner.spaces.memory import estimate
 from tuner.spaces.planner import SpacePlanner
 from tuner.spaces.resolve import hardware_from, resolve, workload_from, workload_scope
-from tuner.spaces.slips import unknown_names, written_twice
+from tuner.spaces.slips import reads_itself, unknown_names, written_over, written_twice
 from tuner.spaces.stated import other_than_vllm
 from tuner.spaces.traffic import SUFFIXES, workload_of_file
 from tuner.spaces.universal import UNIVERSAL
@@ -167,6 +167,9 @@ def open_plan(
         machine = _measured(machine, local_hardware)
     names = frozenset(root.file for root in mine)
     scope = workload_scope(traffic)
+    # A program of one's own has no flags but those that the files set; vLLM's are names that rules may ask for.
+    named = _recorded() if external and flags is None else flags
+    declared, given_flags = _section(merged.root, "parameters"), _section(merged.root, "arguments")
     try:
         resolved = resolve(
             merged.root,
@@ -179,9 +182,8 @@ def open_plan(
             fixed=merged.fixed,
         )
     except SpaceError as error:
-        written = _written(merged.root)
-        more = _names(library, mine, merged.root, targets=written, scope=scope, flags=flags)
-        raise _with_more(error, more) from None
+        more = _names(library, mine, merged.root, targets=(), scope=scope, flags=named)
+        raise _with_more(error, [*more, *reads_itself(declared, names, given_flags)]) from None
     space, notes, unfit = resolved.space, [*merged.notes, *resolved.notes], None
     if flags is not None:
         try:
@@ -211,10 +213,11 @@ def open_plan(
         doubts=Doubts(space, scope, known=known, library=library).of,
         stated=resolved.stated if external else (),
     )
-    declared = _section(merged.root, "parameters")
     problems = [
-        *_names(library, mine, merged.root, targets=set_by(space), scope=scope, flags=flags),
+        *_names(library, mine, merged.root, targets=set_by(space), scope=scope, flags=named),
+        *reads_itself(declared, names, given_flags),
         *written_twice(planner, declared, names),
+        *written_over(planner, mine),
         *(() if external or flags is None else other_than_vllm(space, declared, names)),
     ]
     if unfit is not None:
@@ -268,6 +271,12 @@ def _written(root: Located) -> set[str]:
     return found | {str(plain(item.get("target"))) for item in (derived.items if derived is not None else [])}
 
 
+def _recorded() -> VllmFlags:
+    from tuner.spaces.introspect import VllmFlags  # noqa: PLC0415 - only where nothing was asked of a vLLM
+
+    return VllmFlags.known()
+
+
 def _names(
     library: Library,
     mine: Sequence[Located],
@@ -283,9 +292,10 @@ def _names(
         shipped = [other for name in library.names() for other in library.chain(library.folder / f"{name}.yaml")]
         return {name for other in (*shipped, *library.overlays().values()) for name in _section(other, "parameters")}
 
-    known = {_flag(target) for target in targets} | {*_section(root, "parameters")}
+    set_here = {_flag(target) for target in (*targets, *_written(root))}
+    known = set_here | {*_section(root, "parameters")}
     known |= {name for own in mine for name in _section(own, "parameters")}
-    flagged = None if flags is None else {_flag(name) for name in flags.flags}
+    flagged = None if flags is None else {_flag(name) for name in flags.flags} | set_here
     return unknown_names(mine, workload=scope, parameters=known, flags=flagged, elsewhere=functools.cache(elsewhere))
 
 

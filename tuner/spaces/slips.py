@@ -1,8 +1,8 @@
 """What a user's own file says by mistake, although every line of it keeps to the format.
 
-Two slips would change a study without a word: a name in an expression that means nothing (it is null, so the rule is
-silent for ever), and two parameters that write one flag (the later one wins, and the search learns of a knob that
-turns nothing).
+Some slips would change a study without a word: a name in an expression that means nothing (it is null, so the rule is
+silent for ever), a parameter that waits for itself, and a flag that two parameters write, or a parameter and a derived
+value (the later one wins, and the search learns of a knob that turns nothing).
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from itertools import combinations
 
 from tuner.model.expression import Expression
 from tuner.model.hardware import Hardware
+from tuner.model.json import Json, canonical
 from tuner.model.llm import ModelFacts
 from tuner.model.space import Parameter
 from tuner.spaces.domains import settings, targets
 from tuner.spaces.kinds import parse_formula, placeholders
+from tuner.spaces.loader import targets_of
 from tuner.spaces.planner import SpacePlanner
 from tuner.spaces.yamlfile import Located, Problem
 
-__all__ = ["unknown_names", "written_twice"]
+__all__ = ["reads_itself", "unknown_names", "written_over", "written_twice"]
 
 _DRAWS = 400
 _FREE = frozenset({"env", "true", "false", "null"})
@@ -60,7 +62,8 @@ def unknown_names(
             return f"{name} is no flag, so it is always null{_close(rest[0], flags)}" if odd else ""
         if first in parameters or first in flags or first in elsewhere():
             return ""
-        return f"{name} is no parameter and no flag, so it is always null{_close(first, {*parameters, *flags})}"
+        close = _close(first, {*parameters, *flags}) or "; name a parameter of the space, or declare it"
+        return f"{name} is no parameter and no flag, so it is always null{close}"
 
     for root in own:
         for node, key, expression in _expressions(root):
@@ -108,6 +111,74 @@ def _holders(root: Located) -> Iterator[tuple[str, Located, tuple[str, ...]]]:
 def _entries(root: Located, section: str) -> list[tuple[str, Located]]:
     node = root.get(section)
     return list(node.mapping.items()) if node else []
+
+
+def reads_itself(
+    declared: Mapping[str, Located], own: Collection[str], arguments: Collection[str]
+) -> Iterator[Problem]:
+    """Parameters whose `when`, in a user's file, asks for their own value or flag, which is not chosen yet.
+
+    Args:
+        declared: the parameters of the merged files.
+        arguments: flags that are set whatever is chosen.
+    """
+    for name, node in declared.items():
+        when = node.get("when")
+        if when is None or when.file not in own:
+            continue
+        elsewhere = {
+            *arguments,
+            *(flag for other, item in declared.items() if other != name for flag in targets_of(item)),
+        }
+        flags = {target.replace("-", "_") for target in targets_of(node) - elsewhere}
+        asked = {name, *flags, *(f"flags.{flag}" for flag in flags)} & parse_formula(when).names
+        if asked:
+            yield when.problem(
+                f"parameters.{name}.when",
+                f"reads {min(asked)}, the parameter itself, which has no value before it exists: it would never be "
+                "searched; name other parameters, or exclude values of it with `forbid`",
+            )
+
+
+def written_over(planner: SpacePlanner, own: Sequence[Located]) -> Iterator[Problem]:
+    """Derived values of the users' files that change what a parameter was chosen to be.
+
+    Tried with random candidates, as :func:`written_twice`.
+    """
+    derived = {
+        str(item.mapping["target"].value): (f"derived[{number}]", item)
+        for root in own
+        if (listed := root.get("derived")) is not None
+        for number, item in enumerate(listed.items)
+    }
+    known = {item.target for item in planner.space.derived}
+    setters = [
+        (item, shared) for item in planner.space.parameters if (shared := targets(item) & derived.keys() & known)
+    ]
+    rng = random.Random(0)  # noqa: S311 - a sample, not a secret
+    for _ in range(_DRAWS if setters else 0):
+        candidate = planner.render(planner.random_assignment(rng))
+        for pair in list(setters):
+            parameter, shared = pair
+            if parameter.name not in candidate.assignment:
+                continue
+            arguments, environment = settings(parameter, candidate.assignment[parameter.name])
+            asked = {**arguments, **{f"env:{name}": value for name, value in environment.items()}}
+            runs = {**candidate.arguments, **{f"env:{name}": value for name, value in candidate.environment.items()}}
+            odd = sorted(target for target in shared & asked.keys() if asked[target] != runs.get(target))
+            if odd:
+                setters.remove(pair)
+                key, item = derived[odd[0]]
+                yield item.problem(
+                    key,
+                    f"writes over {odd[0]}, which the parameter {parameter.name} sets: {_shown(asked[odd[0]])} would "
+                    f"be chosen and {_shown(runs.get(odd[0]))} would run; take the parameter away ({parameter.name}: "
+                    "null), or give this a `when` under which it is not searched",
+                )
+
+
+def _shown(value: Json) -> str:
+    return value if isinstance(value, str) else canonical(value)
 
 
 def written_twice(planner: SpacePlanner, declared: Mapping[str, Located], own: Collection[str]) -> Iterator[Problem]:

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 
 from tuner.model.json import Json, Scalar, finite
 from tuner.model.space import Parameter, Range, Start
-from tuner.spaces.domains import Static, declared_labels, find_label
+from tuner.spaces.domains import Static, declared_labels, find_label, neighbours
 from tuner.spaces.yamlfile import Located, Problem, SpaceError, plain
 
 __all__ = ["Starts"]
@@ -83,6 +83,9 @@ class Starts:
                 yield item.problem(path, f"must be a number from {low:g} to {high:g}, not {value!r}")
             elif not low <= value <= high:
                 yield item.problem(path, f"is {value:g}, outside {low:g} to {high:g}")
+            elif (near := neighbours(parameter.domain, value)) is not None:
+                below, above = near
+                yield item.problem(path, f"is {value:g}, which {key} does not take; write {below:g} or {above:g}")
             return
         labels = declared_labels(self.declared[key])
         if labels and not any(_word(label) == _word(value) for label in labels):

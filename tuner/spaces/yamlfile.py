@@ -188,6 +188,9 @@ class _Builder:
     def _scalar(self, event: yaml.ScalarEvent, line: int) -> None:
         if len(event.value) > _MAX_SCALAR:
             raise self._error(line, f"a value is {len(event.value)} characters long; {_MAX_SCALAR} are allowed")
+        if "\0" in event.value:
+            message = "holds a NUL character, which no flag and no variable can carry; leave it away"
+            raise SpaceError(Problem(self._name, line, self._path(), message))
         if self._stack:
             holder, key = self._stack[-1]
             if isinstance(holder.value, dict) and key is None:
@@ -237,6 +240,13 @@ class _Builder:
         if text.lower().lstrip("+-") in (".inf", ".nan"):
             raise self._error(line, f"{text} is not a number that a setting can have")
         return text
+
+    def _path(self) -> str:
+        """The dotted key of the value that is read: what is open was the last to be placed in what holds it."""
+        parts = [f".{[*node.mapping][-1]}" if node.mapping else f"[{len(node.items) - 1}]" for node, _ in self._stack]
+        for node, key in self._stack[-1:]:
+            parts[-1] = f"[{len(node.items)}]" if key is None else f".{key}"
+        return "".join(parts).lstrip(".")
 
     def _error(self, line: int, message: str) -> SpaceError:
         return SpaceError(Problem(self._name, line, "", message))

@@ -38,7 +38,7 @@ def domain(text: str) -> Range | Choice:
     [
         ("type: int, low: 1, high: 9", Range(low=1, high=9)),
         ("type: int, low: 32, high: 'workload.max_concurrency * 2', log: true", Range(low=32, high=128, log=True)),
-        ("type: int, low: 1.2, high: 9.9", Range(low=2, high=9)),
+        ("type: int, low: '6 / 5', high: '99 / 10'", Range(low=2, high=9)),
         ("type: int, low: 10, high: 100, step: 32", Range(low=10, high=74, step=32)),
         ("type: int, low: 2, high: 64, log: true, base: 2", Range(low=2, high=64, log=True, base=2)),
         ("type: float, low: 0.5, high: 0.9", Range(low=0.5, high=0.9, integer=False)),

@@ -139,3 +139,132 @@ def test_without_a_vllm_only_what_cannot_depend_on_it(library: Library, space_fi
     assert [(item.key, item.message) for item in report.errors] == [
         ("forbid[1].if", "workload has no tokens; did you mean input_tokens?")
     ]
+
+
+def test_names_that_mean_nothing_to_a_program_of_ones_own(library: Library, space_file: Make) -> None:
+    """Nobody knows its flags, but those that nothing here sets are never set."""
+    path = space_file(
+        "parameters:\n"
+        "  depth: {flag: queue-depth, type: int, low: 1, high: 8, default: 1}\n"
+        "  a: {flag: x-a, type: int, low: 1, high: 8, when: 'nosuch > 3'}\n"
+        "  b: {flag: x-b, type: int, low: 1, high: 8, when: 'queue_depth > 3 and depth > 2'}\n"
+        "forbid:\n"
+        "  - {name: x, if: 'flags.queue_depht > 3'}\n"
+        "  - {name: y, if: 'flags.queue_depth > 3 and enable_dbo == true'}\n"
+    )
+    report = check_space(path, hardware="h1", external=True, library=library)
+    expected = [
+        (
+            4,
+            "parameters.a.when",
+            "nosuch is no parameter and no flag, so it is always null; name a parameter of the space, or declare it",
+        ),
+        (7, "forbid[0].if", "flags.queue_depht is no flag, so it is always null; did you mean queue_depth?"),
+    ]
+    assert [(item.line, item.key, item.message) for item in report.errors] == expected
+    with pytest.raises(InputError, match=r"my.yaml:4: parameters.a.when: nosuch is no parameter .*1 more"):
+        open_plan("h1", space_files=[path], external=True, library=library)
+
+
+@pytest.mark.parametrize("asked", ["x", "stream_interval", "flags.stream_interval"])
+def test_a_parameter_that_waits_for_itself(library: Library, space_file: Make, asked: str) -> None:
+    path = space_file(f"parameters: {{x: {{flag: stream-interval, type: int, low: 1, high: 8, when: '{asked} > 1'}}}}")
+    message = (
+        f"reads {asked}, the parameter itself, which has no value before it exists: it would never be searched; name "
+        "other parameters, or exclude values of it with `forbid`"
+    )
+    assert found(library, path) == [(2, "parameters.x.when", message)]
+
+
+def test_a_flag_that_another_sets_may_be_asked_for(library: Library, space_file: Make) -> None:
+    text = "parameters: {x: {flag: stream-interval, type: int, low: 2, high: 8, when: 'stream_interval > 1'}}"
+    assert found(library, space_file(f"arguments: {{stream-interval: 2}}\n{text}")) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "message"),
+    [
+        ("prefix_caching: {default: maybe}", "prefix_caching.default", "must be true or false, not 'maybe'"),
+        (
+            "max_num_seqs: {low: 1.5}",
+            "max_num_seqs.low",
+            "is 1.5, but the type is int; write a whole number, or `type: float`",
+        ),
+        ("max_num_seqs: {default: 1.5}", "max_num_seqs.default", "is 1.5, but the type is int"),
+        (
+            "kv_cache_dtype: {values: []}",
+            "kv_cache_dtype.values",
+            "needs a value; `kv_cache_dtype: null` takes the parameter away",
+        ),
+    ],
+)
+def test_values_that_the_type_does_not_have(
+    library: Library, space_file: Make, text: str, key: str, message: str
+) -> None:
+    assert found(library, space_file(f"parameters: {{{text}}}")) == [(2, f"parameters.{key}", message)]
+
+
+def test_starts_between_the_values(library: Library, space_file: Make) -> None:
+    path = space_file(
+        "parameters:\n"
+        "  depth: {flag: stream-interval, type: int, low: 3, high: 96, log: true, base: 2}\n"
+        "starts:\n"
+        "  a: {assign: {utilization: 0.87}}\n"
+        "  b: {assign: {max_num_seqs: 64.5}}\n"
+        "  c: {assign: {depth: 32}}\n"
+        "  good: {assign: {utilization: 0.95, max_num_seqs: 64.0, depth: 96}}\n"
+    )
+    assert found(library, path) == [
+        (5, "starts.a.assign.utilization", "is 0.87, which utilization does not take; write 0.85 or 0.9"),
+        (6, "starts.b.assign.max_num_seqs", "is 64.5, which max_num_seqs does not take; write 64 or 65"),
+        (7, "starts.c.assign.depth", "is 32, which depth does not take; write 24 or 48"),
+    ]
+
+
+def test_a_step_that_leaves_one_value_is_a_note(library: Library, space_file: Make) -> None:
+    path = space_file(
+        "parameters:\n"
+        "  a: {flag: x-a, type: int, low: 0, high: 4, step: 10, default: 0}\n"
+        "  b: {flag: x-b, type: int, low: 5, high: 9, log: true, base: 2}\n"
+        "  c: {flag: x-c, type: int, low: 4, high: 4, step: 1}\n"
+    )
+    plan = open_plan("h1", space_files=[path], external=True, library=library)
+    assert plan.notes == (
+        "a is not searched: of 0 to 4 only 0 is left, the next one, 10 (step) away, lies beyond",
+        "b is not searched: of 5 to 9 only 5 is left, the next power of two lies beyond",
+    )
+    assert {"x-b": 5, "x-c": 4}.items() <= plan.space.base_arguments.items()
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ('environment: {A: "a\\0b"}', "environment.A"),
+        ('arguments: {hf-overrides: {x: [1, "\\0"]}}', "arguments.hf-overrides.x[1]"),
+        ('parameters: {x: {flag: x, type: choice, values: [{value: "a\\0"}]}}', "parameters.x.values[0].value"),
+    ],
+)
+def test_a_character_that_no_program_can_be_given(library: Library, space_file: Make, text: str, key: str) -> None:
+    message = "holds a NUL character, which no flag and no variable can carry; leave it away"
+    assert found(library, space_file(text)) == [(2, key, message)]
+
+
+def test_a_derived_value_over_a_parameter(library: Library, space_file: Make) -> None:
+    path = space_file(
+        "derived:\n"
+        "  - {target: max-num-batched-tokens, value: 2048, when: \"kv_cache_dtype == 'fp8'\"}\n"
+        "  - {target: stream-interval, value: 4}\n"
+    )
+    ((line, key, message),) = found(library, path)
+    assert (line, key) == (3, "derived[0]")
+    assert message.startswith("writes over max-num-batched-tokens, which the parameter max_num_batched_tokens sets: ")
+    assert message.endswith(
+        " would be chosen and 2048 would run; take the parameter away (max_num_batched_tokens: null), or give this a "
+        "`when` under which it is not searched"
+    )
+    apart = space_file(
+        "parameters: {max_num_batched_tokens: {when: \"kv_cache_dtype != 'fp8'\"}}\n"
+        "derived: [{target: max-num-batched-tokens, value: 2048, when: \"kv_cache_dtype == 'fp8'\"}]\n",
+        "apart.yaml",
+    )
+    assert found(library, apart) == []
