@@ -24,7 +24,17 @@ if TYPE_CHECKING:
     from tuner.model.hardware import Hardware
     from tuner.spaces import Plan, VllmFlags
 
-__all__ = ["Prepared", "check_file", "command_of", "dry_run", "list_spaces", "make_plan", "recognised", "show_space"]
+__all__ = [
+    "Prepared",
+    "cannot_start",
+    "check_file",
+    "command_of",
+    "dry_run",
+    "list_spaces",
+    "make_plan",
+    "recognised",
+    "show_space",
+]
 
 _DRY_CANDIDATES = 5
 _DRY_ASKED = 400
@@ -142,6 +152,13 @@ def _flags(options: Options, *, needed: bool) -> VllmFlags | None:
         return VllmFlags.known()
 
 
+def cannot_start(options: Options, plan: Plan, found: Exclusion, what: str) -> InputError:
+    """The error for a baseline that is never launched, with the rule's place and a way out."""
+    from tuner.spaces.blocked import refused  # noqa: PLC0415
+
+    return refused(plan, found, f"{what} start on {plan.hardware.name}", model_given=options.model is not None)
+
+
 def command_of(candidate: Candidate, model: str) -> str:
     """The complete command as a person would type it, environment in front, secrets masked."""
     environment = [f"{name}={shlex.quote(value)}" for name, value in mask_environment(candidate.environment).items()]
@@ -169,7 +186,7 @@ def dry_run(options: Options) -> None:
     starts = [(candidate, planner.exclusion(candidate)) for candidate in planner.starts()]
     fit = [candidate for candidate, reason in starts if reason is None] + list(survey.feasible[:_DRY_CANDIDATES])
     if not fit and blocked is not None:
-        raise InputError(f"nothing in this space can start on {plan.hardware.name}: {blocked.reason}")
+        raise cannot_start(options, plan, blocked, "nothing in this space can")
     rows = [(baseline, blocked), *starts, *((candidate, None) for candidate in survey.feasible[:_DRY_CANDIDATES])]
     excluded = {rule: _Excluded(count, reason) for rule, (count, reason) in survey.excluded.items()}
     dry = _Dry(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tuner.compose.echo import budget_line, check_inputs
 from tuner.compose.options import Options, Places, check_writable, split_command
-from tuner.compose.planning import Prepared, make_plan, recognised
+from tuner.compose.planning import Prepared, cannot_start, make_plan, recognised
 from tuner.errors import InputError
 from tuner.model.json import Json
 from tuner.model.words import defaults_name
@@ -54,7 +54,7 @@ def run_study(options: Options) -> None:
     plan = prepared.plan
     blocked = plan.planner.exclusion(plan.planner.baseline())
     if blocked is not None:
-        raise InputError(f"{plan.model.name} on {plan.hardware.name} cannot start: {blocked.reason}")
+        raise cannot_start(options, plan, blocked, f"{plan.model.name} cannot")
     check_inputs(options, plan)
     places = options.places
     name = options.study_name(plan.model.name, plan.workload.name, plan.profile)

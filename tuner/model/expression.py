@@ -155,7 +155,7 @@ class _Parser:
         if value is not None and not isinstance(value, bool | int | float | str):
             raise self._error(tree, f"a {type(value).__name__} is not a value here")
         if isinstance(value, int | float) and not isinstance(value, bool) and not abs(value) < _MAX_NUMBER:
-            raise self._error(tree, "the number is too large")
+            raise self._error(tree, f"the number is too large, it must be below {_MAX_NUMBER:.3g}")
         return _Literal(value)
 
     def _name(self, tree: ast.Name | ast.Attribute) -> _Node:

@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.errors import InputError
+from tuner.model.candidate import Exclusion
 from tuner.model.json import Json
 from tuner.model.space import Choice, Parameter, Space
 from tuner.model.targets import counted
+from tuner.spaces.blocked import UNEVALUATED, place_of, refused
 from tuner.spaces.loader import Library
 from tuner.spaces.plan import Plan, open_plan
 from tuner.spaces.planner import Survey
 from tuner.spaces.schema import check_document
-from tuner.spaces.yamlfile import Located, Problem, SpaceError, plain, read_yaml
+from tuner.spaces.yamlfile import Located, Problem, SpaceError, read_yaml
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -148,7 +150,7 @@ def check_space(
     own = root.get("starts")
     return CheckReport(
         path=path,
-        errors=tuple(_faults(path, root, plan, survey)),
+        errors=tuple(_faults(path, plan, survey, model_given=model is not None)),
         warnings=tuple(_idle_starts(plan, own.mapping if own is not None else {})),
         profile=plan.profile,
         model=plan.model.name,
@@ -187,34 +189,23 @@ def _profile(path: Path, asked: str | None, library: Library) -> tuple[str, list
     return (str(path), []) if own else ("cpu", [path])
 
 
-def _faults(path: Path, root: Located, plan: Plan, survey: Survey) -> Iterator[Problem]:
+def _faults(path: Path, plan: Plan, survey: Survey, *, model_given: bool) -> Iterator[Problem]:
     """What shows only in candidates: expressions without a value, and a space in which nothing can start."""
     found = [plan.planner.exclusion(candidate) for candidate in (plan.planner.baseline(), *plan.planner.starts())]
-    reasons = {rule: reason for rule, (_, reason) in survey.excluded.items()}
-    reasons |= {item.rule: item.reason for item in found if item is not None}
-    broken = [(rule, reason) for rule, reason in sorted(reasons.items()) if "cannot be evaluated" in reason]
-    yield from (_at(path, root, rule, reason) for rule, reason in broken)
+    excluded = {rule: Exclusion(rule=rule, reason=reason) for rule, (_, reason) in survey.excluded.items()}
+    excluded |= {item.rule: item for item in found if item is not None}
+    broken = [item for _, item in sorted(excluded.items()) if UNEVALUATED in item.reason]
+    for item in broken:
+        at = place_of(plan.own, item)
+        yield at[0].problem(at[1], item.reason) if at is not None else Problem(str(path), 0, "", item.reason)
     first = found[0]
     if first is None or broken:
         return
-    if survey.share == 0 and all(item is not None for item in found):
-        yield Problem(str(path), 0, "", f"nothing in this space can start on {plan.hardware.name}: {first.reason}")
-    else:
-        # A study compares with the baseline, and ends before its first trial without one.
-        yield Problem(str(path), 0, "", f"the baseline cannot start on {plan.hardware.name}: {first.reason}")
-
-
-def _at(path: Path, root: Located, rule: str, reason: str) -> Problem:
-    """The problem at the rule, derived value or parameter of the file that it speaks of; else of the whole file."""
-    subject = reason.partition(" cannot be evaluated")[0]
-    for section, name in (("forbid", "name"), ("derived", "target")):
-        listed = root.get(section)
-        for number, item in enumerate(listed.items if listed is not None else []):
-            if str(plain(item.get(name))) == (rule if section == "forbid" else subject):
-                return item.problem(f"{section}[{number}]", reason)
-    parameters = root.get("parameters")
-    at = parameters.get(subject) if parameters is not None else None
-    return at.problem(f"parameters.{subject}.when", reason) if at is not None else Problem(str(path), 0, "", reason)
+    none = survey.share == 0 and all(item is not None for item in found)
+    # A study compares with the baseline, and ends before its first trial without one.
+    what = f"{'nothing in this space' if none else 'the baseline'} can{'' if none else 'not'} start"
+    error = refused(plan, first, f"{what} on {plan.hardware.name}", model_given=model_given)
+    yield from error.problems if isinstance(error, SpaceError) else (Problem(str(path), 0, "", str(error)),)
 
 
 def _idle_starts(plan: Plan, own: Mapping[str, Located]) -> Iterator[str]:

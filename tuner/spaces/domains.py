@@ -92,11 +92,8 @@ def make_parameter(name: str, node: Located, static: Static) -> tuple[Parameter 
     if isinstance(domain, Range) and domain.low == domain.high and (node.get("step") or domain.base):
         note = _one_left(name, node, domain, static)
     if isinstance(domain, Range) and domain.low > domain.high:
-        for bound in ("high", "low"):
-            entry = node.mapping[bound]
-            if entry.file in static.own and finite(entry.value):
-                span = f"nothing lies from {domain.low:g} (low) to {domain.high:g} (high)"
-                raise SpaceError(entry.problem(f"{key}.{bound}", span))
+        if (slip := _crossed(key, node, domain, static)) is not None:
+            raise SpaceError(slip)
         return None, f"{name} is not searched: nothing lies between {domain.low:g} and {domain.high:g} here"
     if isinstance(domain, Choice) and not domain.values:
         return None, f"{name} is not searched: none of its values is for this hardware and model"
@@ -112,6 +109,23 @@ def make_parameter(name: str, node: Located, static: Static) -> tuple[Parameter 
         numerics=plain(node.get("numerics")) is True or kind == "checkpoint",
         recompiles=plain(node.get("recompiles")) is True,
     ), note
+
+
+def _crossed(key: str, node: Located, domain: Range, static: Static) -> Problem | None:
+    """The error at the user's bound that was written last; none where only the machine or model leaves nothing."""
+    bounds = {name: node.mapping[name] for name in ("high", "low")}
+    written = [name for name, entry in bounds.items() if entry.file in static.own and finite(entry.value)]
+    if not written:
+        return None
+    # What lays files over one another leaves the place of the last one at the parameter.
+    last = next((name for name in written if bounds[name].file == node.file), written[0])
+    said = {
+        name: name if entry.file == bounds[last].file else f"{name}, {entry.file}:{entry.line}"
+        for name, entry in bounds.items()
+    }
+    return bounds[last].problem(
+        f"{key}.{last}", f"nothing lies from {domain.low:g} ({said['low']}) to {domain.high:g} ({said['high']})"
+    )
 
 
 def _one_left(name: str, node: Located, domain: Range, static: Static) -> str:

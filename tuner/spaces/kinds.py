@@ -34,6 +34,8 @@ __all__ = [
     "placeholders",
 ]
 
+_TOO_LARGE = 10**18
+"""Whole numbers of one digit less are exact wherever they go."""
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 
 
@@ -142,7 +144,8 @@ class OneOf:
 
     def check(self, node: Located, key: str) -> Iterator[Problem]:
         if not self.fits(node):
-            yield node.problem(key, f"must be one of {', '.join(map(str, self.words))}, not {_named(node)}")
+            among = "one of " if len(self.words) > 1 else ""
+            yield node.problem(key, f"must be {among}{', '.join(map(str, self.words))}, not {_named(node)}")
 
     def schema(self) -> dict[str, Json]:
         return {"enum": list(self.words)}
@@ -187,6 +190,12 @@ class Formula:
     def check(self, node: Located, key: str) -> Iterator[Problem]:
         if not self.fits(node):
             yield node.problem(key, f'must be an expression such as "max_num_seqs * 2", not {_named(node)}')
+            return
+        value = node.value
+        if isinstance(value, int | float) and not abs(value) < _TOO_LARGE:
+            shown, limit = value if isinstance(value, int) else f"{value:g}", _TOO_LARGE - 1
+            most = f"{limit} is the largest" if value > 0 else f"{-limit} is the smallest"
+            yield node.problem(key, f"is {shown}, but {most} number that is taken")
             return
         try:
             parse_formula(node)
@@ -325,6 +334,11 @@ class Field:
     doc: str
     required: bool = False
 
+    def wanted(self, name: str) -> str:
+        """How to give the key: as it must be written where there is one way, else what it means."""
+        only = self.kind.words if isinstance(self.kind, OneOf) else ()
+        return f"write `{name}: {only[0]}`" if len(only) == 1 else self.doc
+
 
 @dataclass(frozen=True)
 class Record:
@@ -349,7 +363,7 @@ class Record:
                 yield from known.kind.check(item, f"{prefix}{name}")
         for name, known in self.fields.items():
             if known.required and name not in node.mapping:
-                yield node.problem(key or name, f"needs the key `{name}`: {known.doc}")
+                yield node.problem(key or name, f"needs the key `{name}`: {known.wanted(name)}")
 
     def schema(self) -> dict[str, Json]:
         properties: dict[str, Json] = {

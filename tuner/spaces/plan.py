@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,6 +69,8 @@ class Plan:
         profile: name of the hardware profile.
         overlay: name of the model overlay, empty if there is none for it.
         notes: what a person should know about how the space came out.
+        root: the merged files.
+        own: the users' files as they were read, the last one over the others.
     """
 
     space: Space
@@ -79,6 +81,8 @@ class Plan:
     profile: str
     overlay: str = ""
     notes: tuple[str, ...] = ()
+    root: Located = field(repr=False)
+    own: tuple[Located, ...] = field(default=(), repr=False)
 
 
 def profiles(library: Library | None = None) -> list[ProfileInfo]:
@@ -233,6 +237,8 @@ def open_plan(
         profile=machine.name,
         overlay=overlay or "",
         notes=tuple(notes),
+        root=merged.root,
+        own=tuple(mine),
     )
 
 

@@ -54,6 +54,9 @@ class SpacePlanner:
         doubts: see :meth:`tuner.ports.Planner.doubts`.
         stated: defaults of the program that a trial command runs, which take the place of vLLM's where its flags are
             asked for: in the rules that hold everywhere, the memory estimate and the forecast.
+
+    Attributes:
+        rules: what is never launched, in the order in which it is asked.
     """
 
     def __init__(
@@ -76,10 +79,10 @@ class SpacePlanner:
         self._stated = stated
         own = {rule.name for rule in space.forbids}
         self._universal = tuple(rule for rule in UNIVERSAL if rule.name not in own)
-        self._rules: tuple[Forbid, ...] = (*space.forbids, *self._universal)
+        self.rules: tuple[Forbid, ...] = (*space.forbids, *self._universal)
         # A rule `memory` of the files, such as one that never holds, takes the place of the estimate.
         self._estimates = "memory" not in own
-        self._reasons = {text: Expression.parse(text) for rule in self._rules for text in placeholders(rule.reason)}
+        self._reasons = {text: Expression.parse(text) for rule in self.rules for text in placeholders(rule.reason)}
         self._scopes = Scopes(space, workload, self._names())
         self._defaults = dict(_known_defaults(space))
         self._silent = frozenset().union(*(targets(item) for item in space.parameters if not item.numerics)) | {
@@ -89,7 +92,7 @@ class SpacePlanner:
     def _names(self) -> Iterator[str]:
         """Every name that some expression of the space reads."""
         expressions: list[Expression | None] = [*self._reasons.values()]
-        for rule in self._rules:
+        for rule in self.rules:
             expressions += [rule.condition, rule.violation]
         for item in self.space.derived:
             expressions += [item.value, item.when]

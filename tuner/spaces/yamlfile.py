@@ -25,7 +25,7 @@ _MAX_NODES = 50_000
 _MAX_SCALAR = 10_000
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_INTEGER = re.compile(r"[-+]?[0-9]{1,18}")
+_INTEGER = re.compile(r"[-+]?[0-9]{1,40}")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]{1,3})?")
 _WORDS: Mapping[str, Scalar] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),

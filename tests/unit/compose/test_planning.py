@@ -12,6 +12,7 @@ import pytest
 
 from tuner.compose.options import Options
 from tuner.compose.planning import _need_values, check_file, dry_run, recognised
+from tuner.compose.running import run_study
 from tuner.errors import InputError
 from tuner.model.hardware import Hardware
 from tuner.spaces import VllmFlags
@@ -101,3 +102,38 @@ def test_a_machine_that_no_profile_is_about_is_said(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("tuner.spaces.detect.detect", lambda: None)
     with pytest.raises(InputError, match="--hardware"):
         recognised(Options(hardware="auto"))
+
+
+@pytest.mark.parametrize(
+    ("rule", "reason"),
+    [
+        ("{name: all, if: 'true', reason: nothing}", "the rule all: nothing"),
+        (
+            "{name: p, if: 'kv > 3', reason: x}",
+            "the rule p cannot be evaluated: > needs numbers, not 'f16' in `kv > 3`",
+        ),
+        (
+            "{name: p, if: '1 / (batch - batch) > 1', reason: x}",
+            "the rule p cannot be evaluated: 1 / 0 divides by zero in `1 / (batch - batch) > 1`",
+        ),
+    ],
+)
+def test_a_rule_that_leaves_nothing_is_told_with_its_place(tmp_path: Path, rule: str, reason: str) -> None:
+    path = tmp_path / "my.yaml"
+    path.write_text(f"schema: 1\nforbid: [{rule}]\n")
+    options = Options(hardware=str(EXAMPLE), trial_command=COMMAND, spaces=(path,), directory=tmp_path / "studies")
+    with pytest.raises(InputError) as refused:
+        dry_run(options)
+    place = f"{path}:2: forbid[0]"
+    assert str(refused.value) == f"{place}: nothing in this space can start on other-engine: {reason}"
+    with pytest.raises(InputError) as refused:
+        run_study(options)
+    assert str(refused.value) == f"{place}: my/model cannot start on other-engine: {reason}"
+
+
+def test_a_profile_whose_own_model_cannot_start_says_to_name_another() -> None:
+    with pytest.raises(InputError, match=r"give another with --model NAME$"):
+        dry_run(Options(hardware="rtx4090x2"))
+    with pytest.raises(InputError) as refused:
+        dry_run(Options(hardware="rtx4090x2", model="deepseek-ai/DeepSeek-V4-Flash"))
+    assert "--model" not in str(refused.value)

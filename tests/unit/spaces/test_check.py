@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -92,7 +93,26 @@ def test_what_has_no_value_is_an_error_in_its_place(library: Library, space_file
 def test_a_space_in_which_nothing_can_start(library: Library, space_file: Make) -> None:
     path = space_file("forbid: [{name: all, if: 'hardware.sm < 100', reason: 'sm{hardware.sm} is too old'}]")
     report = check_space(path, hardware="h1", library=library)
-    assert [item.message for item in report.errors] == ["nothing in this space can start on h1: sm90 is too old"]
+    assert [(item.file, item.line, item.key, item.message) for item in report.errors] == [
+        (str(path), 2, "forbid[0]", "nothing in this space can start on h1: the rule all: sm90 is too old")
+    ]
+
+
+def test_a_shipped_rule_is_named_with_its_file_and_the_way_out(space_file: Make) -> None:
+    """No candidate of that profile's own model can start; another model may."""
+    report = check_space(space_file(""), hardware="rtx4090x2", samples=20)
+    (error,) = report.errors
+    assert re.fullmatch(
+        r"nothing in this space can start on rtx4090x2: about 160 GB of weights do not fit 2 x 23.5 GiB, .* "
+        r"\(rule weights-beyond-devices, search_spaces/models/deepseek-v4.yaml:\d+\); deepseek-ai/DeepSeek-V4-Flash is "
+        r"the profile's own model, give another with --model NAME",
+        error.message,
+    )
+    assert check_space(space_file(""), hardware="rtx4090x2", model="Qwen/Qwen3-8B", samples=20).ok
+    (error,) = check_space(
+        space_file(""), hardware="rtx4090x2", model="deepseek-ai/DeepSeek-V4-Flash", samples=20
+    ).errors
+    assert "--model" not in error.message
 
 
 def test_a_profile_is_checked_on_its_own_hardware(library: Library) -> None:

@@ -64,9 +64,23 @@ def test_refused_with_line_and_key(text: str, message: str) -> None:
 
 def test_schema_version_is_needed_and_known() -> None:
     assert [str(p) for p in check_document(parse_yaml(b"name: x", "f"))] == [
-        "f:1: schema: needs the key `schema`: Version of this format."
+        "f:1: schema: needs the key `schema`: write `schema: 1`"
     ]
-    assert "must be one of 1, not 2" in str(check_document(parse_yaml(b"schema: 2", "f"))[0])
+    assert [str(p) for p in check_document(parse_yaml(b"schema: 2", "f"))] == ["f:1: schema: must be 1, not 2"]
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        ("100000000000000000000000", "is 100000000000000000000000, but 999999999999999999 is the largest number"),
+        ("9223372036854775807", "is 9223372036854775807, but 999999999999999999 is the largest number"),
+        ("-1e308", "is -1e+308, but -999999999999999999 is the smallest number"),
+    ],
+)
+def test_a_number_that_is_too_large_is_told_as_it_was_written(number: str, message: str) -> None:
+    assert problems(f"parameters: {{x: {{flag: x, type: int, low: 1, high: {number}}}}}") == [
+        f"f.yaml:2: parameters.x.high: {message} that is taken"
+    ]
 
 
 def test_every_problem_is_found_at_once() -> None:

@@ -31,7 +31,7 @@ def test_bounds_the_wrong_way_round(library: Library, space_file: Make) -> None:
         "  b: {flag: cpu-offload-gb, type: float, low: 5.5, high: 2}\n"
     )
     assert found(library, path) == [
-        (3, "parameters.max_num_seqs.high", "nothing lies from 32 (low) to 8 (high)"),
+        (3, "parameters.max_num_seqs.high", "nothing lies from 32 (low, search_spaces/h1.yaml:19) to 8 (high)"),
         (4, "parameters.a.high", "nothing lies from 5 (low) to 2 (high)"),
         (5, "parameters.b.high", "nothing lies from 5.5 (low) to 2 (high)"),
     ]
@@ -44,6 +44,21 @@ def test_bounds_the_wrong_way_round(library: Library, space_file: Make) -> None:
         library=library,
     )
     assert "a is not searched: nothing lies between 3 and 2 here" in plan.notes
+
+
+def test_bounds_of_two_files_are_told_where_the_last_one_stands(library: Library, space_file: Make) -> None:
+    first = space_file("parameters: {max_num_batched_tokens: {high: 512}}", "first.yaml")
+    then = space_file("parameters: {max_num_batched_tokens: {low: 600}}", "then.yaml")
+    told = {
+        (first, then): f"{then}:2: parameters.max_num_batched_tokens.low: nothing lies from 600 (low) to 512 (high, "
+        f"{first}:2)",
+        (then, first): f"{first}:2: parameters.max_num_batched_tokens.high: nothing lies from 600 (low, {then}:2) to "
+        "512 (high)",
+    }
+    for files, message in told.items():
+        with pytest.raises(InputError) as refused:
+            open_plan("h1", space_files=files, library=library)
+        assert str(refused.value) == message
 
 
 def test_starts_that_nobody_can_try(library: Library, space_file: Make) -> None:
