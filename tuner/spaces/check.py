@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -126,6 +127,7 @@ def check_space(
     flags = None if external else flags
     library = library or Library()
     notes: tuple[str, ...] = ()
+    way = ""
     try:
         problems = check_document(read_yaml(path))
         if problems:
@@ -133,6 +135,7 @@ def check_space(
         profile, layers = _profile(path, hardware, library)
         if hardware is None and layers:
             notes = (f"checked for {profile}, the profile of every machine; --hardware NAME checks it for yours",)
+            way = f" (checked for {profile}: pass --hardware NAME, such as h200, to check it for your profile)"
         plan = open_plan(
             profile,
             model=model,
@@ -142,15 +145,14 @@ def check_space(
             external=external,
             library=library,
         )
-    except SpaceError as error:
-        return CheckReport(path=path, errors=tuple(error.problems), notes=notes)
     except InputError as error:
-        return CheckReport(path=path, errors=(Problem(str(path), 0, "", str(error)),), notes=notes)
+        found = error.problems if isinstance(error, SpaceError) else (Problem(str(path), 0, "", str(error)),)
+        return CheckReport(path=path, errors=tuple(_with(way, found)), notes=notes)
     survey, root = plan.planner.survey(samples), read_yaml(path)
     own = root.get("starts")
     return CheckReport(
         path=path,
-        errors=tuple(_faults(path, plan, survey, model_given=model is not None)),
+        errors=tuple(_with(way, _faults(path, plan, survey, model_given=model is not None))),
         warnings=tuple(_idle_starts(plan, own.mapping if own is not None else {})),
         profile=plan.profile,
         model=plan.model.name,
@@ -160,6 +162,10 @@ def check_space(
         external=external,
         notes=(*notes, *plan.notes, *(_foreign(plan, path, library) if flags is not None and not layers else ())),
     )
+
+
+def _with(way: str, problems: Iterable[Problem]) -> Iterator[Problem]:
+    return (dataclasses.replace(item, message=f"{item.message}{way}") for item in problems)
 
 
 def _foreign(plan: Plan, path: Path, library: Library) -> Iterator[str]:

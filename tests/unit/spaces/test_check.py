@@ -133,6 +133,19 @@ def test_which_profile_a_file_is_checked_for_where_none_is_named(tmp_path: Path)
     assert not any(note.startswith("checked for") for note in check_space(path, hardware="cpu", samples=3).notes)
 
 
+def test_an_error_of_a_profile_that_nobody_named_says_how_to_name_one(space_file: Make) -> None:
+    path = space_file("starts: {s: {assign: {stream_interval: 4}}}")
+    (error,) = check_space(path, samples=3).errors
+    assert error.message == (
+        "there is no parameter stream_interval (checked for cpu: pass --hardware NAME, such as h200, to check it for "
+        "your profile)"
+    )
+    assert check_space(path, hardware="h200", samples=3).ok
+    # What is wrong on any machine does not speak of one.
+    (error,) = check_space(space_file("parametrs: {}")).errors
+    assert "--hardware" not in error.message
+
+
 def test_missing_files_and_names(library: Library, space_file: Make) -> None:
     assert "cannot be read" in str(check_space(Path("/none.yaml"), library=library).errors[0])
     assert "unknown hardware profile" in str(check_space(space_file(""), hardware="h9", library=library).errors[0])
