@@ -109,4 +109,4 @@ def _attention(model: ModelFacts) -> float:
 
 def _number(model: ModelFacts, key: str) -> int:
     value = model.extra.get(key)
-    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else 0
+    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e12 else 0

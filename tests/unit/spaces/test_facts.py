@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tuner.errors import InputError
@@ -218,6 +218,8 @@ KEYS = sorted({*QWEN3_MOE, *DEEPSEEK_V3, *GPT_OSS, "text_config", "dtype", "full
 
 @settings(max_examples=150, deadline=None)
 @given(changes=st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=5))
+@example(changes={"q_lora_rank": float("inf")})
+@example(changes={"q_lora_rank": 9.3e301})
 def test_any_config_gives_facts_or_one_clear_error(
     changes: dict[str, object], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
