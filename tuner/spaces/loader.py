@@ -16,6 +16,7 @@ from pathlib import Path
 import tuner
 from tuner.errors import InputError
 from tuner.model.json import Json
+from tuner.spaces.kinds import parse_formula
 from tuner.spaces.schema import check_document
 from tuner.spaces.yamlfile import Located, SpaceError, plain, read_yaml
 
@@ -212,14 +213,17 @@ class Merged:
 def merge(documents: Sequence[Located], users: Sequence[Located] = ()) -> Merged:
     """Lay ``documents`` over one another, then the ``users``' own.
 
-    An argument that a user sets fixes it: a shipped parameter that would vary it is taken out, and a note says so.
+    An argument that a user sets fixes it: a shipped parameter that would vary it, or a derived value that would write
+    over it, is taken out, and a note says so.
     """
     sections: dict[str, Located] = {}
     notes: dict[str, str] = {}
+    derived: dict[str, str] = {}
     own = {id(root) for root in users}
     for root in (*documents, *users):
         if id(root) in own:
             notes |= _fix(sections, root)
+            derived |= _fix_derived(sections, root)
         for key, node in root.mapping.items():
             if key == "extends":
                 continue
@@ -228,7 +232,9 @@ def merge(documents: Sequence[Located], users: Sequence[Located] = ()) -> Merged
             merged = _MERGERS.get(key, _later)(sections.get(key), node)
             sections[key] = merged
     return Merged(
-        Located(sections, documents[-1].file if documents else "", 1), tuple(notes.values()), frozenset(notes)
+        Located(sections, documents[-1].file if documents else "", 1),
+        (*notes.values(), *derived.values()),
+        frozenset(notes),
     )
 
 
@@ -261,9 +267,7 @@ def targets_of(parameter: Located) -> set[str]:
 
 def _fix(sections: dict[str, Located], root: Located) -> dict[str, str]:
     """Take out what the root's arguments fix: parameter → a note that says so."""
-    arguments, environment, own = root.get("arguments"), root.get("environment"), root.get("parameters")
-    fixed = set(flatten(arguments.mapping)) if arguments else set()
-    fixed |= {f"env:{name}" for name in environment.mapping} if environment else set()
+    own, fixed = root.get("parameters"), _fixed(root)
     parameters = sections.get("parameters")
     if not fixed or parameters is None:
         return {}
@@ -276,6 +280,31 @@ def _fix(sections: dict[str, Located], root: Located) -> dict[str, str]:
             keep[name] = entry
     sections["parameters"] = Located(keep, parameters.file, parameters.line)
     return notes
+
+
+def _fix_derived(sections: dict[str, Located], root: Located) -> dict[str, str]:
+    """Take out derived values of earlier files that would write over what the root's arguments fix: target → a note.
+
+    One that asks for its own target in `when` gives way by itself.
+    """
+    fixed, derived = _fixed(root), sections.get("derived")
+    kept, notes = [], {}
+    for item in derived.items if derived else []:
+        target, when = str(plain(item.get("target"))), item.get("when")
+        if target in fixed and not (when and target.replace("-", "_") in parse_formula(when).names):
+            notes[target] = f"{target} is not derived: {root.file} fixes it"
+        else:
+            kept.append(item)
+    if derived is not None and notes:
+        sections["derived"] = Located(kept, derived.file, derived.line)
+    return notes
+
+
+def _fixed(root: Located) -> set[str]:
+    """Every flag and ``env:NAME`` that the root's arguments and environment set."""
+    arguments, environment = root.get("arguments"), root.get("environment")
+    fixed = set(flatten(arguments.mapping)) if arguments else set()
+    return fixed | ({f"env:{name}" for name in environment.mapping} if environment else set())
 
 
 def _later(_: Located | None, new: Located) -> Located:

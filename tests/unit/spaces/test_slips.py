@@ -283,3 +283,18 @@ def test_a_derived_value_over_a_parameter(library: Library, space_file: Make) ->
         "apart.yaml",
     )
     assert found(library, apart) == []
+
+
+def test_a_derived_value_of_an_earlier_file_gives_way_to_an_argument(library: Library, space_file: Make) -> None:
+    target = "compilation-config.max_cudagraph_capture_size"
+    path = space_file(f"arguments: {{{target}: 512}}")
+    plan = open_plan("h1", space_files=[path], library=library)
+    assert plan.planner.render({"max_num_seqs": 64}).arguments[target] == 512
+    assert plan.notes == (f"{target} is not derived: {path} fixes it",)
+    typed = open_plan("h1", arguments={target: 256}, library=library)
+    assert typed.planner.render({"max_num_seqs": 64}).arguments[target] == 256
+    asking = space_file(
+        "derived: [{target: stream-interval, value: 4, when: 'stream_interval == null'}]", "asking.yaml"
+    )
+    plan = open_plan("h1", space_files=[asking], arguments={"stream-interval": 2}, library=library)
+    assert (plan.planner.baseline().arguments["stream-interval"], plan.notes) == (2, ())
