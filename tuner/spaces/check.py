@@ -15,6 +15,7 @@ from tuner.model.json import Json
 from tuner.model.space import Choice, Parameter, Space
 from tuner.model.targets import counted
 from tuner.spaces.blocked import UNEVALUATED, place_of, refused
+from tuner.spaces.domains import settings
 from tuner.spaces.loader import Library
 from tuner.spaces.plan import Plan, open_plan
 from tuner.spaces.planner import Survey
@@ -215,12 +216,25 @@ def _faults(path: Path, plan: Plan, survey: Survey, *, model_given: bool) -> Ite
 
 
 def _idle_starts(plan: Plan, own: Mapping[str, Located]) -> Iterator[str]:
-    """Starting points of the file itself that will never be launched."""
-    for start in plan.planner.starts():
-        name = start.origin.removeprefix("start:")
-        found = plan.planner.exclusion(start) if name in own else None
+    """Starting points of the file itself that will never be launched, or not as they are written."""
+    for start, candidate in zip(plan.space.starts, plan.planner.starts(), strict=True):
+        if start.name not in own:
+            continue
+        node = own[start.name]
+        for name in sorted(start.assignment.keys() - candidate.assignment.keys()):
+            parameter = plan.space.parameter(name)
+            when, (arguments, environment) = parameter.when, settings(parameter, start.assignment[name])
+            if (
+                arguments.items() <= candidate.arguments.items()
+                and environment.items() <= candidate.environment.items()
+            ):
+                continue  # every candidate carries it
+            beside = f"only beside others for which `{when.text}` holds" if when else "not beside the others"
+            entry = node.mapping["assign"].mapping[name]
+            yield str(entry.problem(f"starts.{start.name}.assign.{name}", f"is left out: {name} exists {beside}"))
+        found = plan.planner.exclusion(candidate)
         if found is not None:
-            yield str(own[name].problem(f"starts.{name}", f"cannot start: {found.reason}"))
+            yield str(node.problem(f"starts.{start.name}", f"cannot start: {found.reason}"))
 
 
 def size_of(space: Space) -> float:

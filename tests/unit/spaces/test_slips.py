@@ -95,6 +95,20 @@ def test_a_start_that_a_rule_excludes_is_a_warning(library: Library, space_file:
     assert warning.startswith(f"{path}:2: starts.wide: cannot start: 4 ranks need as many devices")
 
 
+def test_a_value_of_a_start_that_does_not_exist_there_is_a_warning(library: Library, space_file: Make) -> None:
+    path = space_file(
+        "starts:\n"
+        "  a: {assign: {max_num_seqs: 64, spec_tokens: 3}}\n"
+        "  b: {assign: {speculation: ngram, spec_tokens: 3}}\n"
+    )
+    report = check_space(path, hardware="h1", flags=FLAGS, library=library)
+    assert report.ok
+    (warning,) = report.warnings
+    place, _, message = warning.partition(": is left out: ")
+    assert place == f"{path}:3: starts.a.assign.spec_tokens"
+    assert message == "spec_tokens exists only beside others for which `speculation != 'off'` holds"
+
+
 def test_two_parameters_for_one_flag(library: Library, space_file: Make) -> None:
     path = space_file(
         "parameters:\n"
