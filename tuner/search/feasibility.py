@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -28,6 +28,10 @@ Words: TypeAlias = tuple[re.Pattern[str], ...]
 
 _LABEL, _SIZE, _USUAL, _PAIR = 0.13, 0.05, 0.004, 0.0015
 """Prior chances that a label, one of a few sizes, the default, or a pair is dead."""
+_NAMED_PAIR = 0.2
+"""The same of two settings that one error message names: it says that they do not go together."""
+_MOST_NAMED = 3
+"""Settings that a message which means two of them may name."""
 _END, _SOMEWHAT_HUNGRY_END, _HUNGRY_END, _OPPOSITE = 0.05, 0.12, 0.2, 0.01
 """Prior chances that a range is dead from somewhere between default and end; that even the default lies behind."""
 _STEPS = 10
@@ -36,12 +40,14 @@ _CLEARED, _CLEARED_FULLY = 15.0, 5
 """Weight of one success against a suspicion, and the successes that count: starts are nearly deterministic."""
 _IMPLIED = 0.5
 """Of a success where the value was not asked for: the default that is written down need not be what ran."""
-_NAMED = 6.0
-"""Factor on the blame of what an error message names."""
+_NAMED, _ABOUT = 6.0, 3.0
+"""Factors on the blame of what an error message names, and of a label whose parameter it names."""
 _ALONE = 0.4
 """Factor on the blame of what no other failure of the same cause contains."""
 _LEAK = 0.02
 """Blame that nothing here deserves: chance, or a reason outside the space."""
+_STUFFING = re.compile(r"^(?:enable|disable|use|max|num|vllm)_|_(?:size|type|mode|method|name)$")
+"""What names of settings begin and end with, and messages leave away."""
 _HUNGRY = ("memory_utilization", "kv_cache_memory", "batched_tokens", "max_model_len")
 _SOMEWHAT_HUNGRY = ("max_num_seqs", "capture", "spec_tokens", "speculative_tokens")
 """Parameters of which more takes more memory: the far end is likelier to be dead, and to blame for running out."""
@@ -63,6 +69,7 @@ class _Suspect:
     value: float
     prior: float
     words: Words = ()
+    about: Words = ()
     label: bool = False
     pairs: bool = True
 
@@ -79,6 +86,7 @@ class Suspects:
         labels: whether it is one of a choice's labels, other than the default.
         pairable: whether it may be dead beside another one alone.
         words: what an error message would call it.
+        about: what an error message would call the parameter, where that is not enough to single out the label.
     """
 
     columns: NDArray[np.int64]
@@ -88,6 +96,7 @@ class Suspects:
     labels: Flags
     pairable: Flags
     words: tuple[Words, ...]
+    about: tuple[Words, ...]
 
     @classmethod
     def of(cls, encoded: Mapping[str, Encoding], *, only: frozenset[str] | None = None) -> Suspects:
@@ -106,6 +115,7 @@ class Suspects:
             labels=np.array([row.label for row in rows]),
             pairable=np.array([row.pairs for row in rows]),
             words=tuple(row.words for row in rows),
+            about=tuple(row.about for row in rows),
         )
 
     def present(self, x: Array) -> Flags:
@@ -121,9 +131,9 @@ class Suspects:
         out = np.ones((len(messages), len(self.words)))
         for row, message in enumerate(messages):
             text = _plain(message)
-            for index, words in enumerate(self.words):
-                if any(word.search(text) for word in words):
-                    out[row, index] = _NAMED
+            for words, factor in ((self.about, _ABOUT), (self.words, _NAMED)):
+                found = [any(word.search(text) for word in said) for said in words]
+                out[row, found] = factor
         return out
 
 
@@ -178,16 +188,18 @@ def suspect_model(
     bad = present[failed]
     pairs = _pairs(bad & suspects.pairable)
     together = np.einsum("ij,ij->j", proof[:, pairs[:, 0]], proof[:, pairs[:, 1]])
+    named = suspects.named(messages)
     case = _Case(
         inside=np.concatenate([bad, bad[:, pairs[:, 0]] & bad[:, pairs[:, 1]]], axis=1),
-        weight=_weights(suspects.named(messages), pairs),
+        weight=_weights(named, pairs),
         trust=_CLEARED ** np.minimum(np.concatenate([proof.sum(axis=0), together]), _CLEARED_FULLY),
         causes=causes,
     )
+    pair_prior = _pair_prior(suspects, named, bad, pairs)
     prior = suspects.prior
     tried = suspects.labels & present.any(axis=0)
     for _ in range(2):
-        dead, groups = case.blame(np.concatenate([prior, np.full(len(pairs), _PAIR)]))
+        dead, groups = case.blame(np.concatenate([prior, pair_prior]))
         # Where every second label turns out dead, the untried ones are less to be trusted too.
         rate = (dead[: len(prior)][tried].sum() + 1.3) / (tried.sum() + 10.0) if tried.any() else _LABEL
         prior = np.where(suspects.labels, np.clip(rate, 0.05, 0.4), suspects.prior)
@@ -284,6 +296,17 @@ def _weights(named: Array, pairs: NDArray[np.int64]) -> Array:
     return np.concatenate([named, np.sqrt(named[:, pairs[:, 0]] * named[:, pairs[:, 1]])], axis=1)
 
 
+def _pair_prior(suspects: Suspects, named: Array, bad: Flags, pairs: NDArray[np.int64]) -> Array:
+    """Chance that each pair is dead: high where one message names both settings, and neither is the default."""
+    prior = np.full(len(pairs), _PAIR)
+    first, second = pairs[:, 0], pairs[:, 1]
+    for said in (named > 1) & bad & (suspects.prior > _USUAL):
+        # One that names half of the configuration (a dump of all arguments) accuses no two of it.
+        if len(np.unique(suspects.columns[said])) <= _MOST_NAMED:
+            prior[said[first] & said[second] & (suspects.columns[first] != suspects.columns[second])] = _NAMED_PAIR
+    return prior
+
+
 def _pairs(bad: Flags) -> NDArray[np.int64]:
     """Pairs that occur in a failed trial, at most a few thousand."""
     found: dict[tuple[int, int], None] = {}
@@ -299,6 +322,7 @@ def _pairs(bad: Flags) -> NDArray[np.int64]:
 
 def _labels(column: int, item: Encoding) -> list[_Suspect]:
     default = item.position(item.default) if item.default is not None else None
+    about = _names(item)
     return [
         _Suspect(
             column,
@@ -306,6 +330,7 @@ def _labels(column: int, item: Encoding) -> list[_Suspect]:
             float(position),
             _USUAL if position == default else _LABEL,
             _words(item.name, value),
+            about,
             label=position != default,
         )
         for position, value in enumerate(item.values)
@@ -313,15 +338,15 @@ def _labels(column: int, item: Encoding) -> list[_Suspect]:
 
 
 def _ends(column: int, item: Encoding) -> list[_Suspect]:
-    words = _range_words(item.name)
+    words, about = _range_words(item.name), _names(item)
     default = item.unit(item.default) if item.default is not None else None
     rows: list[_Suspect] = []
     units = [unit for unit in (item.unit(value) for value in item.values) if unit is not None]
     if 0 < len(units) <= 6:
-        # Few sizes: each may be unsupported by itself (block sizes).
+        # Few sizes: each may be unsupported by itself (block sizes), the default beside something else.
         for value, unit in zip(item.values, units, strict=True):
-            if unit != default:
-                rows.append(_Suspect(column, 0, unit, _SIZE, (*words, *_words(item.name, value))))
+            chance = _USUAL if unit == default else _SIZE
+            rows.append(_Suspect(column, 0, unit, chance, (*words, *_words(item.name, value))))
     plain = _plain(item.name)
     hungry = any(mark in plain for mark in _HUNGRY)
     above = _HUNGRY_END if hungry else _SOMEWHAT_HUNGRY_END if any(m in plain for m in _SOMEWHAT_HUNGRY) else _END
@@ -333,7 +358,7 @@ def _ends(column: int, item: Encoding) -> list[_Suspect]:
         else:
             rows += _cuts(column, kind, (default, far), chance, words)
             rows += _cuts(column, kind, (1 - far, default), _OPPOSITE, words, pairs=False)
-    return rows
+    return [replace(row, about=about) for row in rows]
 
 
 def _cuts(
@@ -357,6 +382,16 @@ def _words(name: str, value: Scalar) -> Words:
     if len(text) >= 3 and not text.isdigit() and text not in ("auto", "none", "true", "false", "off"):
         return (_word(text),)
     return (_word(_plain(name)), re.compile(rf"{re.escape(_plain(name))}[\W_]{{1,4}}{re.escape(text)}\b"))
+
+
+def _names(item: Encoding) -> Words:
+    """The parameter's own name and the flag or variable behind it, as prose inflects them.
+
+    ``pipeline_parallel_size`` is "pipeline parallelism" in an error message. Short names stand in any message.
+    """
+    last = re.split(r"[.:]", item.parameter.target)[-1]
+    stems = dict.fromkeys(_STUFFING.sub("", _plain(name)).strip("_") for name in (item.name, last))
+    return tuple(re.compile(rf"(?<![a-z0-9]){re.escape(stem)}") for stem in stems if len(stem) >= 5)
 
 
 def _range_words(name: str) -> Words:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.benchmarks.search.bench_space import choice, space_of
 from tests.unit.search.helpers import SmallPlanner, broken, measured, small_space
 from tuner.model.candidate import Candidate
 from tuner.model.json import Scalar
@@ -219,3 +220,55 @@ def test_a_failure_that_contains_no_suspect_accuses_nobody() -> None:
     asked = np.array([row(max_num_seqs=50), row()])
     assert np.isfinite(model.chance(asked)).all()
     assert model.chance(asked) == pytest.approx(alone.chance(asked), abs=0.05)
+
+
+def told(
+    failures: list[tuple[list[float], str]], successes: list[list[float]], asked: list[list[float]]
+) -> list[float]:
+    """Chances of starting where failures speak."""
+    rows = np.array([*(found for found, _ in failures), *successes])
+    messages = [message for _, message in failures]
+    model = suspect_model(SUSPECTS, rows, np.arange(len(rows)) < len(failures), messages, causes=messages)
+    return [float(chance) for chance in model.chance(np.array(asked))]
+
+
+def test_a_message_that_names_two_settings_accuses_them_together() -> None:
+    """Drafts that cannot start beside a pipeline are not given up without it."""
+    failure = row(quantization="awq", kv_cache_dtype="fp8")
+    message = "NotImplementedError: KV cache dtype fp8 is not supported with quantized weights (awq)"
+    both, alone = told([(failure, message)], [row()], [failure, row(quantization="awq")])
+    assert both < 0.3
+    assert alone > 0.6
+    silent = chances([failure], [row()], [row(quantization="awq")])[0]
+    assert alone > silent
+
+
+def test_a_message_that_prints_all_settings_accuses_no_two_of_them() -> None:
+    failure = row(quantization="awq", kv_cache_dtype="fp8", attention_backend="TRITON_ATTN", max_num_seqs=430)
+    message = "args: quantization=awq, kv_cache_dtype=fp8, attention_backend=TRITON_ATTN, max_num_seqs=430: failed"
+    named, plain = (suspect_model(SUSPECTS, np.array([failure, row()]), np.array([True, False]), [text])
+                    for text in (message, "failed"))  # fmt: skip
+    assert named.pair.max(initial=0.0) == pytest.approx(plain.pair.max(initial=0.0), abs=0.02)
+
+
+def test_a_label_is_suspected_where_its_parameter_is_named() -> None:
+    """``VLLM_CPU_OMP_THREADS_BIND has 2 groups for 4 ranks`` names no label, but whose label it is."""
+    failure = row(quantization="awq", attention_backend="TRITON_ATTN")
+    (weights, kernel) = told(
+        [(failure, "ValueError: no kernel of this quantization here")],
+        [row()],
+        [row(quantization="awq"), row(attention_backend="TRITON_ATTN")],
+    )
+    assert weights < kernel - 0.1
+
+
+def test_the_default_of_a_few_sizes_may_be_dead_beside_something_else() -> None:
+    sized = choice("tensor_parallel_size", ["1", "2", "4"], ordinal=True)
+    encoded = encodings(space_of("pair", [sized, choice("bind", ["auto", "per_node"])]))
+    one, two, auto, node = 0.0, 0.5, 0.0, 1.0
+    rows = np.array([[one, node], [one, node], [one, auto], [two, node], [two, node]])
+    failed = np.array([True, True, False, False, False])
+    model = suspect_model(Suspects.of(encoded), rows, failed, ["crash"] * 2, causes=["crash"] * 2)
+    again, other = model.chance(np.array([[one, node], [two, node]]))
+    assert again < 0.3
+    assert other > 0.75
