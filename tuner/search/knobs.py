@@ -14,7 +14,7 @@ from tuner.model.candidate import Candidate
 from tuner.model.json import finite
 from tuner.model.space import Choice, Parameter, Space
 
-__all__ = ["KNOBS", "Defaults", "is_decisive", "read_knobs", "varies", "varies_knobs"]
+__all__ = ["KNOBS", "Defaults", "is_decisive", "offers_lookup", "read_knobs", "varies", "varies_knobs"]
 
 KNOBS = (
     "seqs",
@@ -70,6 +70,8 @@ _SPELLINGS: dict[str, tuple[str, ...]] = {
     "api_servers": ("api-server-count",),
 }
 _OFF = frozenset({"", "none", "off", "false", "null", "no", "disabled", "default", "auto"})
+_LOOKED_UP = ("ngram", "suffix")
+"""Ways to speculate without a model: drafts are looked up in the text so far."""
 _LARGEST_DEFAULT_CAPTURE = 512
 """vllm/config/vllm.py: the default limit is min(max_num_seqs * (1 + drafts) * 2, 512), 1024 on SM100 from 0.32."""
 
@@ -118,6 +120,7 @@ def is_decisive(parameter: Parameter) -> bool:
         "batched_tokens",
         "quantization",
         "drafts",
+        "method",
         "tensor_parallel",
         "data_parallel",
         "pipeline_parallel",
@@ -175,7 +178,7 @@ def read_knobs(candidate: Candidate, defaults: Defaults) -> list[float]:
         min(number("utilization", defaults.utilization), 1.0),
         number("kv_bytes", 0.0),
         min(drafts, 64.0),
-        1.0 if method.startswith(("ngram", "suffix")) else 0.0,
+        1.0 if method.startswith(_LOOKED_UP) else 0.0,
         number("tensor_parallel", 1.0),
         number("data_parallel", 1.0),
         number("pipeline_parallel", 1.0),
@@ -194,6 +197,14 @@ def varies(space: Space, *knobs: str) -> bool:
         wanted & {_spelling(parameter.name), _spelling(parameter.target.removeprefix("env:"))}
         for parameter in space.parameters
     )
+
+
+def offers_lookup(space: Space) -> bool:
+    """Whether some label looks drafts up in the text."""
+    choices = [parameter.domain for parameter in space.parameters if isinstance(parameter.domain, Choice)]
+    values = [value for choice in choices for value in choice.values.values()]
+    named = [value.get("method") if isinstance(value, Mapping) else value for value in values]
+    return any(str(name).lower().startswith(_LOOKED_UP) for name in named)
 
 
 def _threads(bind: object, cores: int) -> float:

@@ -21,15 +21,17 @@ from tuner.model.hardware import Hardware
 from tuner.model.space import Space
 from tuner.model.workload import Workload
 from tuner.search.engine import EngineReadings
-from tuner.search.knobs import KNOBS, varies
+from tuner.search.knobs import KNOBS, offers_lookup, varies
 from tuner.search.resampling import systematic
 
-__all__ = ["Fit", "StepModel"]
+__all__ = ["Fit", "StepModel", "speaks_of"]
 
 Array: TypeAlias = NDArray[np.float64]
 
 _COLUMN = {name: index for index, name in enumerate(KNOBS)}
 
+_SETTLED = 1e-3
+"""Standard deviation of what is no question."""
 _PRIOR: tuple[tuple[str, float], ...] = (
     ("weights", 0.7),
     ("compute", 0.7),
@@ -39,6 +41,7 @@ _PRIOR: tuple[tuple[str, float], ...] = (
     ("load", 0.7),
     ("capacity", 0.8),
     ("acceptance", 1.0),
+    ("lookup", 1.0),
     ("prefill", 0.7),
     ("chunk", 0.8),
     ("eight_bit", 0.4),
@@ -47,7 +50,7 @@ _PRIOR: tuple[tuple[str, float], ...] = (
     ("thrash", 0.8),
     ("frontend", 1.0),
     ("threading", 0.7),
-    ("length", 1e-3),
+    ("length", _SETTLED),
 )
 """Coefficient → standard deviation of its logarithm around the value from the data sheet."""
 
@@ -74,6 +77,9 @@ _EXPERTS_SHARE = 0.9
 _TOLD_SD = {"batch": 0.2, "capacity": 0.3, "cache": 0.1, "accepted": 0.1}
 """How far a server's own figure may be from the model's, in log units, where every coefficient is right."""
 _STEP_SD = 0.15
+
+_PER_TOKEN, _WHOLE = ("latency/tpot", "latency/itl"), ("latency/e2el",)
+"""Metrics that follow from a step: the time per output token, and of a whole request with its wait for a place."""
 
 _OFFSET = len(_PRIOR)
 _DRAWS = 16
@@ -112,6 +118,23 @@ class _Costs:
     weights: Array
     compute: Array
     exchange: Array
+
+
+@dataclass(frozen=True, slots=True)
+class _Service:
+    """What becomes of a request once it runs.
+
+    Attributes:
+        batch: sequences that run at once.
+        answer: tokens.
+        seconds: of the whole answer: its steps, and others' prompts meanwhile.
+        chunk: seconds of the longest piece of a prompt in one step.
+    """
+
+    batch: Array
+    answer: Array
+    seconds: Array
+    chunk: Array
 
 
 class StepModel:
@@ -158,6 +181,8 @@ class StepModel:
             doubts["load"] = _LOAD_UNKNOWN
         if not certain or workload is None:
             doubts["length"] = _LENGTH_UNKNOWN
+        if not offers_lookup(space):
+            doubts["lookup"] = _SETTLED
         self._sigma = np.array([doubts.get(name, sd) for name, sd in _PRIOR])
 
     def batch(self, knobs: Array, theta: Array | None = None) -> Array:
@@ -172,6 +197,24 @@ class StepModel:
 
     def predict(self, knobs: Array, theta: Array | None = None) -> Array:
         """Log objective up to an offset, more is better; one line per set of coefficients where there are several."""
+        served = self._service(knobs, theta)
+        if self._per_step:
+            return np.asarray(-np.log(served.seconds / served.answer))
+        return np.asarray(np.log(served.batch * served.answer / served.seconds))
+
+    def latency(self, metric: str, knobs: Array, theta: Array | None, stutter: float = 0.0) -> Array:
+        """Logarithm of a latency that the mechanism speaks of, up to an offset.
+
+        ``stutter``: how much of one step with a full prompt chunk in it a token waits, beyond the mean: percentiles
+        are made of such steps.
+        """
+        served = self._service(knobs, theta)
+        if metric.startswith(_WHOLE):
+            return np.asarray(np.log(served.seconds / served.batch))
+        return np.asarray(np.log(served.seconds / served.answer + stutter * served.chunk))
+
+    def _service(self, knobs: Array, theta: Array | None) -> _Service:
+        """What becomes of a request once it runs."""
         t = self._named(theta)
         column = _columns(knobs)
         batch = self.batch(knobs, theta)
@@ -183,9 +226,8 @@ class StepModel:
             self._frontend * np.exp(t["frontend"]) * batch * (0.2 + 0.8 / column["stream"]) / column["api_servers"]
         )
         pace = ((step / _accepted(column, t)) ** 4 + passing_on**4) ** 0.25
-        if self._per_step:
-            return np.asarray(-np.log(pace))
-        prompts = prompt * (np.exp(t["prefill"]) * costs.compute + costs.exchange) * local
+        per_token = np.exp(t["prefill"]) * costs.compute + costs.exchange
+        prompts = prompt * per_token * local
         launched = costs.weights / column["tensor_parallel"] + self._host
         chunks = local * prompt / column["batched_tokens"] * launched * np.exp(t["chunk"])
         seconds = answer * pace + prompts + chunks
@@ -194,7 +236,8 @@ class StepModel:
         crowd = np.log2(np.maximum(column["seqs"] * column["data_parallel"], 1) / capacity)
         wanted = np.log2(self._load * np.exp(t["load"]) / capacity)
         thrash = 1 + 0.08 * np.exp(t["thrash"]) * np.clip(np.minimum(crowd, wanted), 0, 6)
-        return np.asarray(np.log(batch * answer / seconds / thrash))
+        chunk = np.minimum(column["batched_tokens"], local * prompt) * per_token
+        return _Service(batch=batch, answer=answer, seconds=seconds * thrash, chunk=chunk)
 
     def _step(self, column: Mapping[str, Array], local: Array, t: Mapping[str, Array]) -> tuple[Array, _Costs]:
         """Seconds of one decode step with ``local`` sequences on each replica, and what prefill pays too."""
@@ -286,16 +329,19 @@ class StepModel:
         def prior(sets: Array) -> Array:
             return np.asarray(-0.5 * np.sum((sets / self._sigma) ** 2, axis=1))
 
-        sets = rng.standard_normal((_PARTICLES, _OFFSET)) * self._sigma
+        open_ones = np.flatnonzero(self._sigma > _SETTLED)
+        sets = np.zeros((_PARTICLES, _OFFSET))
+        sets[:, open_ones] = rng.standard_normal((_PARTICLES, len(open_ones))) * self._sigma[open_ones]
         fits = likelihood(sets)
         heat = 0.0
         while heat < 1:
             heat, weight = _hotter(fits, heat)
             chosen = systematic(weight)
             sets, fits = sets[chosen], fits[chosen]
-            root = np.linalg.cholesky(np.cov(sets.T) + 1e-6 * np.eye(_OFFSET))
+            root = np.linalg.cholesky(np.cov(sets[:, open_ones].T) + 1e-6 * np.eye(len(open_ones)))
             for scale in _STRIDES:
-                moved = sets + scale * rng.standard_normal(sets.shape) @ root.T
+                moved = sets.copy()
+                moved[:, open_ones] += scale * rng.standard_normal((_PARTICLES, len(open_ones))) @ root.T
                 better = likelihood(moved)
                 odds = heat * (better - fits) + prior(moved) - prior(sets)
                 taken = np.log(rng.random(_PARTICLES)) < odds
@@ -389,6 +435,11 @@ class _Beside:
         return np.asarray((off - (off @ (member / member.sum(axis=0))) @ member.T) / _STEP_SD)
 
 
+def speaks_of(metric: str) -> bool:
+    """Whether the mechanism knows what a latency depends on."""
+    return metric.startswith((*_PER_TOKEN, *_WHOLE))
+
+
 def _columns(knobs: Array) -> dict[str, Array]:
     return {name: knobs[:, index] for name, index in _COLUMN.items()}
 
@@ -396,7 +447,9 @@ def _columns(knobs: Array) -> dict[str, Array]:
 def _accepted(column: Mapping[str, Array], t: Mapping[str, Array]) -> Array:
     """Tokens that a sequence gains in a step: one, and the drafts that are accepted."""
     guessed = np.where(column["draft_free"] > 0, *_ACCEPTED)
-    alpha = 1 / (1 + np.exp(-(t["acceptance"] + guessed)))
+    # What a head guesses says nothing of how often answers repeat their prompts: summaries and code do, chat does not.
+    learned = np.where(column["draft_free"] > 0, t["lookup"], t["acceptance"])
+    alpha = 1 / (1 + np.exp(-(learned + guessed)))
     return np.asarray((1 - alpha ** (1 + column["drafts"])) / (1 - alpha))
 
 
