@@ -17,6 +17,7 @@ class EarlierRun:
     Attributes:
         settings: flag, dotted path, ``env:NAME`` or parameter name → its value as text.
         value: the objective's value.
+        metrics: all that was measured.
         baseline: nothing was set but what its whole study sets.
         group: runs of one group can be compared with one another (one study, one machine).
     """
@@ -25,6 +26,7 @@ class EarlierRun:
     value: float
     baseline: bool
     group: str
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

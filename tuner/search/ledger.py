@@ -13,7 +13,7 @@ import psutil
 from optuna.trial import FrozenTrial, TrialState
 
 from tuner.errors import InputError
-from tuner.model.json import Json, JsonObject
+from tuner.model.json import Json, JsonObject, finite
 from tuner.model.outcome import Status
 from tuner.model.workload import Limit, Objective
 from tuner.ports import Past
@@ -129,6 +129,17 @@ def observation_of(trial: FrozenTrial) -> Observation | None:
     if asked is None or told is None or not trial.state.is_finished():
         return None
     return observation_from(number=trial.number, asked=asked, told=told, violations=dict(trial.constraints))
+
+
+def figures_of(trial: FrozenTrial) -> dict[str, float]:
+    """Every metric that a closed trial measured, accuracy included; none where its record was cut too short."""
+    record = _mapping(trial, RECORD) or {}
+    found: dict[str, float] = {}
+    for part in (record.get("quality"), record.get("measurement")):
+        metrics = part.get("metrics") if isinstance(part, Mapping) else None
+        if isinstance(metrics, Mapping):
+            found |= {str(name): float(value) for name, value in metrics.items() if isinstance(value, int | float)}
+    return {name: value for name, value in found.items() if finite(value)}
 
 
 def told_values(trial: FrozenTrial) -> list[float]:

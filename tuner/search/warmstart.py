@@ -18,8 +18,9 @@ from tuner.errors import InputError
 from tuner.model.earlier import EarlierRuns
 from tuner.model.json import Json, Scalar, canonical, finite
 from tuner.model.outcome import Status
+from tuner.model.workload import Limit
 from tuner.search.distributions import Encoding
-from tuner.search.ledger import kept_facts, observation_of
+from tuner.search.ledger import figures_of, kept_facts, observation_of
 from tuner.search.observations import Observation
 from tuner.search.settings import assignment_of
 
@@ -64,11 +65,18 @@ def likeness(mine: Mapping[str, Json], theirs: Mapping[str, Json]) -> float:
 
 
 def from_studies(
-    study: optuna.Study, *, objective: str, facts: Mapping[str, Json], encoded: Mapping[str, Encoding], name: str = ""
+    study: optuna.Study,
+    *,
+    objective: str,
+    facts: Mapping[str, Json],
+    encoded: Mapping[str, Encoding],
+    name: str = "",
+    limits: Sequence[Limit] = (),
 ) -> Earlier:
     """Measured trials of like studies for the same objective, the likest studies first, at most a few dozen.
 
     Only assignments that this space can say are taken. Failures are not: what could not start then may start now.
+    Whatever limits their study had, trials are judged by this one's ``limits``.
     With a ``name``, that study alone, like or not.
 
     Raises:
@@ -94,13 +102,19 @@ def from_studies(
     for weight, theirs in sorted(found, key=lambda pair: (-pair[0], pair[1])):
         if sum(len(items) for *_, items in sources) >= _MOST:
             break
-        trials = [observation_of(t) for t in optuna.load_study(study_name=theirs, storage=storage).get_trials(False)]
-        measured = [item for item in trials if item is not None and item.status is Status.MEASURED and item.feasible]
+        measured = []
+        for trial in optuna.load_study(study_name=theirs, storage=storage).get_trials(False):
+            item = observation_of(trial)
+            if item is None or item.status is not Status.MEASURED or item.violations.get("accuracy", -1.0) > 0:
+                continue
+            measured.append(replace(item, violations=_violations(limits, figures_of(trial))))
         sources.append((theirs, weight, _relative(measured, weight, encoded)))
     return _joined(sources)
 
 
-def from_runs(runs: EarlierRuns, *, facts: Mapping[str, Json], encoded: Mapping[str, Encoding]) -> Earlier:
+def from_runs(
+    runs: EarlierRuns, *, facts: Mapping[str, Json], encoded: Mapping[str, Encoding], limits: Sequence[Limit] = ()
+) -> Earlier:
     """Runs of another store (MLflow). Groups without a baseline are left out: nothing says how they compare.
 
     What a run set and this space cannot say is passed over; a run with a value that a parameter cannot take is
@@ -116,7 +130,14 @@ def from_runs(runs: EarlierRuns, *, facts: Mapping[str, Json], encoded: Mapping[
             if assignment is not None:
                 origin = "baseline" if run.baseline else "search"
                 items.append(
-                    Observation(number=0, assignment=assignment, origin=origin, status=Status.MEASURED, value=run.value)
+                    Observation(
+                        number=0,
+                        assignment=assignment,
+                        origin=origin,
+                        status=Status.MEASURED,
+                        value=run.value,
+                        violations=_violations(limits, run.metrics),
+                    )
                 )
         sources.append((runs.source, weight, _relative(items, weight, encoded)))
     sources.sort(key=lambda source: -source[1])
@@ -134,7 +155,15 @@ def aligned(earlier: Sequence[Observation], history: Sequence[Observation]) -> l
 
 def keep(study: optuna.Study, earlier: Earlier) -> None:
     """Write down what the study starts from."""
-    rows: list[Json] = [[item.weight, item.value, dict(item.assignment)] for item in earlier.trials]
+    rows: list[Json] = [
+        [
+            item.weight,
+            item.value,
+            dict(item.assignment),
+            {k: v if finite(v) else None for k, v in item.violations.items()},
+        ]
+        for item in earlier.trials
+    ]
     study.set_user_attr(_ATTRIBUTE, {"note": earlier.note, "trials": rows})
 
 
@@ -148,12 +177,14 @@ def kept(study: optuna.Study) -> Earlier | None:
     for row in rows if isinstance(rows, list) else []:
         if (
             isinstance(row, list)
-            and len(row) == 3
+            and len(row) in (3, 4)
             and finite(row[0])
             and finite(row[1])
             and isinstance(row[2], Mapping)
         ):
-            items.append(_observation(len(items), row[2], float(row[1]), float(row[0])))
+            over = row[3] if len(row) > 3 and isinstance(row[3], Mapping) else {}
+            violations = {str(k): float(v) if finite(v) else math.nan for k, v in over.items()}
+            items.append(_observation(len(items), row[2], float(row[1]), float(row[0]), violations))
     return Earlier(tuple(items), str(found.get("note", "")))
 
 
@@ -163,7 +194,7 @@ def _relative(measured: Sequence[Observation], weight: float, encoded: Mapping[s
         return []  # without its own baseline nothing says how its values compare with ours
     scale = median(level)
     return [
-        _observation(index, item.assignment, item.value / scale, weight)
+        _observation(index, item.assignment, item.value / scale, weight, item.violations)
         for index, item in enumerate(measured)
         if item.value
         and math.isfinite(item.value / scale)
@@ -171,7 +202,17 @@ def _relative(measured: Sequence[Observation], weight: float, encoded: Mapping[s
     ]
 
 
-def _observation(index: int, assignment: Mapping[str, Scalar], ratio: float, weight: float) -> Observation:
+def _violations(limits: Sequence[Limit], figures: Mapping[str, float]) -> dict[str, float]:
+    """By how much each limit was missed; not a number where its metric was not measured, which is not keeping it."""
+    return {
+        f"limit:{limit.metric}": limit.excess(figures[limit.metric]) if limit.metric in figures else math.nan
+        for limit in limits
+    }
+
+
+def _observation(
+    index: int, assignment: Mapping[str, Scalar], ratio: float, weight: float, violations: Mapping[str, float]
+) -> Observation:
     # Negative numbers: these are no trials of this study.
     return Observation(
         number=-1 - index,
@@ -179,6 +220,7 @@ def _observation(index: int, assignment: Mapping[str, Scalar], ratio: float, wei
         origin="earlier",
         status=Status.MEASURED,
         value=ratio,
+        violations=dict(violations),
         weight=weight,
     )
 

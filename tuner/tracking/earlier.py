@@ -66,6 +66,7 @@ def _run(run: Any, metric: str) -> EarlierRun | None:
         value=value,
         baseline=origin == "baseline" if origin is not None else not settings,
         group=str(tags.get("mlflow.parentRunId") or run.info.experiment_id),
+        metrics={str(name): float(figure) for name, figure in run.data.metrics.items() if math.isfinite(figure)},
     )
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -12,6 +14,9 @@ from tests.benchmarks.search.surfaces import SURFACES
 from tests.unit.search.helpers import SmallPlanner, measured, small_space
 from tuner.errors import InputError
 from tuner.model.earlier import EarlierRun, EarlierRuns
+from tuner.model.measurement import Measurement
+from tuner.model.records import to_record
+from tuner.model.workload import Limit
 from tuner.ports import Suggestion
 from tuner.search import OptunaOptimizer
 from tuner.search.candidates import CandidateSource
@@ -82,6 +87,34 @@ def test_what_a_study_starts_from_is_decided_once(tmp_path: Path) -> None:
     assert again._start.trials == first._start.trials
     assert again.warm_start_note == first.warm_start_note
     assert "3 earlier trials of old, at weight 0.3" in first.warm_start_note
+
+
+def test_earlier_trials_are_judged_by_this_studys_limits(tmp_path: Path) -> None:
+    """Theirs had none: what was fast is no good start where it takes too long; what did not measure it says nothing."""
+    filled(tmp_path, "silent", FACTS)
+    old, planner = opened(tmp_path, "old", FACTS), SmallPlanner(small_space())
+    for label, value, ttft in (("", 100.0, 300.0), ("1024", 300.0, 1500.0), ("64", 50.0, 100.0)):
+        suggestion = old.ask("user", {"max_num_seqs": label}) if label else old.ask("baseline", {})
+        outcome = measured(planner.render(suggestion.assignment), value)
+        assert outcome.measurement is None
+        outcome = replace(outcome, measurement=Measurement(metrics={"latency/ttft_p99": ttft}, objective=None))
+        old.tell(suggestion.number, outcome, to_record(outcome))
+
+    def new(name: str) -> OptunaOptimizer:
+        return OptunaOptimizer(
+            small_space(), planner, storage=f"sqlite:///{tmp_path}/s.db", study_name=name, facts=FACTS,
+            limits=(Limit(metric="latency/ttft_p99", bound=500.0),), warm_start=True,
+        )  # fmt: skip
+
+    for optimizer in (new("n"), new("n")):  # the second reads what the first one wrote down
+        found = {
+            (item.assignment.get("max_num_seqs"), item.violations.get("limit:latency/ttft_p99")): item.feasible
+            for item in optimizer._start.trials
+            if not math.isnan(item.violations["limit:latency/ttft_p99"])
+        }
+        assert found == {("1024", 2.0): False, ("64", -0.8): True, (None, -0.4): True}
+        assert sum(math.isnan(item.violations["limit:latency/ttft_p99"]) for item in optimizer._start.trials) == 3
+        assert not any(item.feasible for item in optimizer._start.trials if math.isnan(max(item.violations.values())))
 
 
 def test_a_study_by_name(tmp_path: Path) -> None:
