@@ -36,12 +36,14 @@ __all__ = ["Advisor"]
 Array: TypeAlias = NDArray[np.float64]
 
 _POOL = 420
+_STUCK = 3
+"""Launches without a better one from which on two labels are changed at once: before, forecasts of both are guesses."""
 _CLIMBERS = 3
 _CLIMBS = 4
 _MOST_TRAINED = 160
 """Trials that the models are fitted to; of more, the best and the latest are kept."""
-_CONFIDENT = 12
-"""Fewer measured trials than this say nothing about what may still come."""
+_CONFIDENT, _UNMOVED = 12, 6
+"""Fewer measured trials than this, or since the last better one, say nothing about what may still come."""
 
 
 _THRIFT = 1.0
@@ -131,7 +133,7 @@ class Advisor:
             self._encoder, training, self._suspects, self._accuracy_suspects, pending, thrift=self._thrift(history)
         )
         parents = self._parents(training, surrogate)
-        ranked = self._rank(self._source.pool(parents, rng, _POOL), surrogate)
+        ranked = self._rank(self._source.pool(parents, rng, _POOL, stuck=surrogate.stalled >= _STUCK), surrogate)
         ranked = self._climb(ranked, surrogate)
         self._gain = (len(history), ranked[0].gain if ranked else None)
         for item in ranked:
@@ -154,7 +156,12 @@ class Advisor:
         """Relative gain over the best that the last suggestion's model still saw; None while it cannot say."""
         if sum(item.started for item in history) < _CONFIDENT or self._gain[0] < 0:
             return None
-        return self._gain[1]
+        return self._gain[1] if self._training(history).stalled >= _UNMOVED else None
+
+    @property
+    def has_proposed(self) -> bool:
+        """Whether there was a suggestion that :meth:`expected_gain` can speak of."""
+        return self._gain[0] >= 0
 
     # -- parts ----------------------------------------------------------------------------------------------
 

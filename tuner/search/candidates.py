@@ -18,9 +18,11 @@ Assignment = dict[str, Scalar]
 
 _SWEEP = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 _NEAR = (-0.12, -0.05, 0.05, 0.12)
-_TRADES = (0.34, 0.67)
+_TRADES = (0.1, 0.34, 0.67)
 """How far two numbers are moved together, as shares of their ranges."""
 _MOST_TRADED = 7
+_FEW, _MOST_MATCHED = 6, 200
+"""Values that a decisive number may have and be matched like a label, and the pairs of labels in one pool."""
 
 
 class CandidateSource:
@@ -32,6 +34,12 @@ class CandidateSource:
         self._names = list(encoded)
         decisive = [name for name, item in encoded.items() if item.ordered and is_decisive(item.parameter)]
         self._traded = decisive[:_MOST_TRADED]
+        self._matched = [
+            name
+            for name, item in encoded.items()
+            if (not item.ordered and len(item.values) > 2)
+            or (is_decisive(item.parameter) and 1 < len(item.values) <= _FEW)
+        ]
 
     def complete(self, assignment: Mapping[str, Scalar], rng: np.random.Generator) -> Assignment:
         """Every parameter: what is given, else the default, else a random value."""
@@ -47,8 +55,10 @@ class CandidateSource:
     def random(self, rng: np.random.Generator) -> Assignment:
         return {name: item.at(float(rng.random())) for name, item in self._encoded.items()}
 
-    def pool(self, parents: Sequence[Mapping[str, Scalar]], rng: np.random.Generator, size: int) -> list[Assignment]:
-        """About ``size`` different candidates, pruned, in a fixed order."""
+    def pool(
+        self, parents: Sequence[Mapping[str, Scalar]], rng: np.random.Generator, size: int, *, stuck: bool = False
+    ) -> list[Assignment]:
+        """About ``size`` different candidates, pruned, in a fixed order; ``stuck``: and matches of two labels."""
         full = [self.complete(parent, rng) for parent in parents]
         found: dict[tuple[object, ...], Assignment] = {}
 
@@ -60,7 +70,7 @@ class CandidateSource:
             for neighbour in self.sweep(parent):
                 add(neighbour)
         for parent in full[:1]:
-            for neighbour in self.trades(parent):
+            for neighbour in (*self.trades(parent), *(self.matches(parent, rng) if stuck else ())):
                 add(neighbour)
         share = size // 3 if full else size
         for _ in range(share):
@@ -113,6 +123,19 @@ class CandidateSource:
                     out.append({**parent, **moved, second: self._encoded[second].at(max(b - far, 0.0))})
                 if first < second and a < 1 and b < 1:
                     out.append({**parent, **moved, second: self._encoded[second].at(min(b + far, 1.0))})
+        return out
+
+    def matches(self, parent: Mapping[str, Scalar], rng: np.random.Generator) -> list[Assignment]:
+        """Two labels at once, of several each: a kernel and the precision that it is made for, drafts and a layout.
+
+        Each alone may be slower or unable to start. Of very many, some are drawn.
+        """
+        labels = {name: [v for v in self._encoded[name].values if v != parent.get(name)] for name in self._matched}
+        out: list[Assignment] = []
+        for first, second in itertools.combinations(self._matched, 2):
+            out += [{**parent, first: a, second: b} for a in labels[first] for b in labels[second]]
+        if len(out) > _MOST_MATCHED:
+            out = [out[index] for index in np.sort(rng.choice(len(out), _MOST_MATCHED, replace=False)).tolist()]
         return out
 
     def _cross(self, a: Mapping[str, Scalar], b: Mapping[str, Scalar], rng: np.random.Generator) -> Assignment:

@@ -26,6 +26,8 @@ Array: TypeAlias = NDArray[np.float64]
 
 _ABSENT, _UNKNOWN = -1.0, -2.0
 _DECISIVE = 3.0
+_FEW = 6
+"""Values that a decisive number may have and be a choice to the search."""
 _MOST_REMEMBERED = 20_000
 
 
@@ -81,6 +83,12 @@ class Encoder:
         self.knows_mechanism = varies_knobs(space)
         self.importance = np.array([_weight(parameter) for parameter in space.parameters] or [1.0])
         self.recompiles = [index for index, parameter in enumerate(space.parameters) if parameter.recompiles]
+        self.choices = [
+            column
+            for column, item in enumerate(encoded.values())
+            if is_decisive(item.parameter) and (not item.ordered or 1 < len(item.values) <= _FEW)
+        ]
+        """Columns of decisive settings that are chosen rather than dosed: precision, drafts, the split over devices."""
         self.labels = np.array([not item.ordered for item in encoded.values()] or [True])
 
     @property

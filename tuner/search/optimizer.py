@@ -178,11 +178,13 @@ class OptunaOptimizer:
         if decided is not None or self._history:
             return decided or Earlier()
         if runs is not None:
-            found = from_runs(runs, facts=facts, encoded=self._encoded)
+            found = from_runs(runs, facts=facts, encoded=self._encoded, limits=self._limits)
         else:
             name = source if isinstance(source, str) else ""
             text = objective_text(self._objective)
-            found = from_studies(self._study, objective=text, facts=facts, encoded=self._encoded, name=name)
+            found = from_studies(
+                self._study, objective=text, facts=facts, encoded=self._encoded, name=name, limits=self._limits
+            )
         keep(self._study, found)
         return found
 
@@ -225,7 +227,17 @@ class OptunaOptimizer:
         """
         if self._sampler_name != "tune" or self._further:
             return None
+        if not self._advisor.has_proposed:
+            self._recall()
         return self._advisor.expected_gain(self._history)
+
+    def _recall(self) -> None:
+        """After a resume: what the last suggestion's model expected, so that the search ends where it would have."""
+        asked = [index for index, item in enumerate(self._history) if item.origin == "search" and _taught(item)]
+        if asked:
+            before = self._history[: asked[-1]]
+            seed = seed_for(self._seed, sum(_taught(item) for item in before))
+            self._advisor.propose([*aligned(self._start.trials, before), *before], set(), [], seed=seed)
 
     # -- asking ---------------------------------------------------------------------------------------------
 
@@ -419,7 +431,7 @@ class OptunaOptimizer:
     @property
     def _closed(self) -> int:
         """Trials that taught something; killed and disturbed ones leave the sequence of suggestions alone."""
-        return sum(item.status not in (Status.INTERRUPTED, Status.DISTURBED) for item in self._history)
+        return sum(_taught(item) for item in self._history)
 
     def _avoided(self) -> set[str]:
         return set(self._seen) | self._pending_identities()
@@ -443,6 +455,10 @@ class OptunaOptimizer:
     def where(self) -> str:
         """The storage's address without its password, for messages."""
         return redacted(self._url)
+
+
+def _taught(item: Observation) -> bool:
+    return item.status not in (Status.INTERRUPTED, Status.DISTURBED)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -16,6 +17,7 @@ from tuner.search.encoder import Encoder, Rows
 from tuner.search.engine import EngineReadings
 from tuner.search.feasibility import Feasibility, Suspects, suspect_model
 from tuner.search.gaussian import Process, similarities
+from tuner.search.limits import LimitModel, limit_models
 from tuner.search.mechanism import Fit
 from tuner.search.prices import Prices
 from tuner.search.training import BOLD, Training
@@ -42,6 +44,12 @@ _UNTRIED, _UNTRIED_DECISIVE = 0.08, 0.16
 """Deviation (log units) that a label nobody measured adds: that its sisters do alike says little about a kernel.
 Without it the third and fourth MoE backend waited twenty trials, some for ever. Twice as much where precision, drafts
 or the split over devices is at stake: beside int8 at 33,000 tok/s, fp8 at 56,000 waited for the fourteenth trial."""
+_UNTRIED_TOGETHER = 0.25
+"""The most that two decisive values add which were never measured together, once nothing else gets better: drafts
+that could not start beside a pipeline are worth a trial without it."""
+_UNMOVED, _PATIENCE, _MOST_CURIOUS = 2, 4.0, 3.0
+"""Launches without a better one after which curiosity grows, those in which it doubles what is untried counts for,
+and how often that goes on."""
 _NOTHING = 1e-6
 """Expected improvement that counts as none: hope that small is no reason to launch what will not start."""
 _NEAR, _AGAIN = 0.02, 4.0
@@ -74,7 +82,7 @@ class Surrogate:
     learned: Array
     """Factor on the odds of each of the planner's doubts; empty before the first launch."""
     accuracy: Feasibility | None
-    limits: tuple[tuple[Process, Array], ...]
+    limits: tuple[LimitModel, ...]
     incumbent: float | None
     caution: float
     least_chance: float
@@ -85,6 +93,8 @@ class Surrogate:
     """What was started, as the encoder's columns; None before the first."""
     thrift: float = 0.0
     """How much seconds count: 0 gain per trial, 1 gain per second."""
+    stalled: int = 0
+    """Launches since the best last rose."""
 
     def best_first(self, training: Training) -> list[int]:
         """Indices of the started trials, best first: feasible ones before others, by the model's mean."""
@@ -157,15 +167,24 @@ class Surrogate:
         )
 
     def _untried(self, rows: Rows) -> Array:
-        """Variance that a label without a measurement adds: of several in a row, the most that one does."""
+        """Variance that a label without a measurement adds: of several in a row, the most that one does.
+
+        It grows while nothing gets better, and then what was not measured together counts too.
+        """
         added = np.zeros(len(rows))
         if self.measured is None:
             return added
+        curious = min(max(self.stalled - _UNMOVED, 0) / _PATIENCE, _MOST_CURIOUS)
         for column in np.flatnonzero(self.encoder.labels):
             codes = rows.x[:, column]
             new = (codes >= 0) & ~np.isin(codes, self.measured[:, column])
             size = _UNTRIED_DECISIVE if self.encoder.importance[column] > 1 else _UNTRIED
-            added = np.maximum(added, new * size**2)
+            added = np.maximum(added, new * (size * (1 + curious)) ** 2)
+        for first, second in itertools.combinations(self.encoder.choices, 2):
+            a, b = (rows.x[:, column] for column in (first, second))
+            seen = _together(self.measured[:, first], self.measured[:, second])
+            new = (a >= 0) & (b >= 0) & ~np.isin(_together(a, b), seen)
+            added = np.maximum(added, new * (_UNTRIED_TOGETHER * curious / _MOST_CURIOUS) ** 2)
         return added
 
     def _known(self, rows: Rows) -> NDArray[np.bool_]:
@@ -183,9 +202,8 @@ class Surrogate:
 
     def _kept(self, rows: Rows) -> Array:
         out = np.ones(len(rows)) if self.accuracy is None else self.accuracy.chance(rows.x)
-        for process, _ in self.limits:
-            mean, deviation = process.predict(self.encoder.inputs(rows, None))
-            out = out * ndtr(-mean / np.sqrt(deviation**2 + process.noise**2))
+        for limit in self.limits:
+            out = out * limit.kept(self.encoder, rows)
         return np.asarray(out)
 
     def _spread(self, rows: Rows) -> Array:
@@ -238,12 +256,13 @@ def train(
         feasibility=feasibility,
         learned=learned,
         accuracy=_accuracy(accuracy_suspects, started, training),
-        limits=_limits(encoder, started, training),
+        limits=limit_models(encoder, started, training, next((view.fit for _, view in views if view.fit), None)),
         incumbent=None,
         caution=training.caution[0],
         least_chance=training.caution[1],
         prices=Prices.learned(training.items, x, encoder.labels, encoder.recompiles) if thrift > 0 else None,
         thrift=thrift,
+        stalled=training.stalled,
         measured=started.x if started is not None else None,
         filling=all_rows if not encoder.knows_mechanism and training.own < training.startup else None,
     )
@@ -349,28 +368,9 @@ def _accuracy(suspects: Suspects, rows: Rows | None, training: Training) -> Feas
     return suspect_model(suspects, rows.x, lost, [""] * int(lost.sum()))
 
 
-def _limits(encoder: Encoder, rows: Rows | None, training: Training) -> tuple[tuple[Process, Array], ...]:
-    """One process per limit that is anywhere near being missed."""
-    if rows is None or len(rows) < 2:
-        return ()
-    names = {
-        name for index in training.started for name in training.items[index].violations if name.startswith("limit:")
-    }
-    out = []
-    for name in sorted(names):
-        excess = np.array([training.items[index].violations.get(name, -1.0) for index in training.started])
-        if excess.max() < -0.5:
-            continue
-        process = Process.fit(
-            encoder.inputs(rows, None),
-            np.clip(excess, -1.5, 1.5),
-            encoder.input_labels,
-            scale_floor=0.2,
-            noise_guess=0.05,
-            extra=np.zeros(len(excess)),
-        )
-        out.append((process, excess))
-    return tuple(out)
+def _together(a: Array, b: Array) -> Array:
+    """One code for two (each an integer, or a share of a range with few values)."""
+    return np.asarray(np.round(a * 1000) * 1e6 + np.round(b * 1000))
 
 
 def _distance(x: Array, seen: Array, labels: NDArray[np.bool_]) -> Array:

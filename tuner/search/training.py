@@ -19,6 +19,8 @@ Array: TypeAlias = NDArray[np.float64]
 _YOUNG, _AFFORDED, _AHEAD = 10, 0.1, 5
 """Launches that may teach by failing as they like, the share of later ones that may, and so many of those to come that
 are counted as having started: or else none could fail until ten have not."""
+_RISEN = 0.015
+"""Least rise (log units) of the best that is one."""
 BOLD, _CAREFUL, _BURNT = (1.5, 0.4), (3.0, 0.75), (3.0, 0.9)
 """Exponent on the chance of starting, and the chance below which a candidate is taken only if there is no other: as
 long as failures are affordable, when they no longer are, and after two in a row (three alike end a study)."""
@@ -52,6 +54,20 @@ class Training:
         # One more failure must not break the share.
         affordable = len(mine) < _YOUNG or sum(later) + 1 <= _AFFORDED * (len(later) + _AHEAD)
         return BOLD if affordable else _CAREFUL
+
+    @cached_property
+    def stalled(self) -> int:
+        """Launches of this study since the best value last rose by more than noise would raise it."""
+        value = dict(zip(self.started, zip(self.y.tolist(), self.feasible.tolist(), strict=True), strict=True))
+        best, count = -np.inf, 0
+        for index, item in enumerate(self.items):
+            if item.weight < 1:
+                continue
+            y, feasible = value.get(index, (-np.inf, False))
+            count += 1
+            if feasible and y > best + _RISEN:
+                best, count = y, 0
+        return count
 
     @cached_property
     def logarithmic(self) -> bool:

@@ -57,3 +57,30 @@ def test_another_precision_is_tried_before_small_things() -> None:
 
     found = [first(seed) for seed in range(4)]
     assert sorted(found)[2] <= 8, found
+
+
+def test_two_that_are_better_together_alone_are_found_when_nothing_else_helps() -> None:
+    """Eight bits are slower without the drafts, and the drafts without eight bits: neither step alone leads there."""
+
+    def first(seed: int) -> int:
+        """The trial that had both."""
+        tried: list[bool] = []
+
+        def evaluate(setting: object) -> float:
+            assert isinstance(setting, dict)
+            bits, drafts = setting["quantization"] == "fp8", setting["spec_method"] == "eagle3"
+            tried.append(bits and drafts)
+            speed = 1.6 if tried[-1] else 0.9 ** (bits + drafts)
+            return 1000.0 * speed * (1 + 0.004 * float(setting["stream_interval"]))
+
+        parameters = [
+            number("stream_interval", 1, 8, 1),
+            choice("quantization", ["none", "fp8", "fp8_per_block", "int8"]),
+            choice("spec_method", ["off", "ngram", "eagle3", "suffix"], target="speculative-config.method"),
+            choice("attention_backend", ["auto", "FLASHINFER", "TRITON_ATTN"]),
+        ]
+        run_search(Surface("both", space_of("both", parameters), evaluate, noise=0.01), "tune", seed=seed, trials=24)
+        return next((n for n, both in enumerate(tried, 1) if both), 99)
+
+    found = sorted(first(seed) for seed in range(4))
+    assert found[2] <= 24, found
