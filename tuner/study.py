@@ -46,6 +46,8 @@ _TRIES = 3
 
 _Asked: TypeAlias = tuple[Suggestion, Candidate]
 
+_SPENT, _NOTHING_LEFT = "the budget of", "nothing feasible is left to try"
+
 _MOST_TURNS = 8
 """Turns of a confirmation whose finalist changes again and again."""
 
@@ -156,15 +158,30 @@ class Study:
                 self._trial(candidate.origin, candidate.assignment)
         reason = self._search_over()
         while reason is None:
-            asked = self._ask()
-            if asked is None:
-                reason = "nothing feasible is left to try"
+            if not self._searched():
+                reason = _NOTHING_LEFT
                 break
-            self._run(asked)
-            self._stop_if_hopeless()
             reason = self._search_over()
         self._confirm()
-        return reason
+        return self._use_up() if reason.startswith(_SPENT) else reason
+
+    def _searched(self) -> bool:
+        """Try the search's next suggestion; False if it has none."""
+        asked = self._ask()
+        if asked is None:
+            return False
+        self._run(asked)
+        self._stop_if_hopeless()
+        return True
+
+    def _use_up(self) -> str:
+        """Search with what the confirmation was given and had no use for; whoever is found meanwhile is confirmed."""
+        while not self._out_of_budget(slack=1.0):
+            before = len(self._history.trials)
+            self._confirm()
+            if len(self._history.trials) == before and not self._searched():
+                return _NOTHING_LEFT
+        return self._spent()
 
     # -- phases ---------------------------------------------------------------------------------------------
 
@@ -203,10 +220,10 @@ class Study:
         for turn in range(_MOST_TURNS):
             left = self._starts_left()
             found = finalists(self._history, self.info.limits, left=left, total=self._total())
-            if not found or self._history.baseline() is None:
+            if not found:
                 return
             starts = [replace(candidate, origin="confirm") for candidate in found]
-            if left != 1:
+            if left != 1 and not self._alone(left):
                 starts.append(self.planner.baseline())
             for candidate in starts if turn % 2 == 0 else reversed(starts):
                 if self._out_of_budget(slack=1.0):
@@ -214,6 +231,18 @@ class Study:
                         self.observer.message("the budget ended before a winner was confirmed on fresh starts")
                     return
                 self._trial("confirm", candidate.assignment, confirm_of=candidate)
+
+    def _alone(self, left: int | None) -> bool:
+        """Whether the finalist is started without the baseline beside it.
+
+        A baseline that misses a limit is no yardstick; and where an earlier finalist failed and the last two trials
+        are left, two of the new one say more than a third of the baseline.
+        """
+        baseline = self._history.baseline()
+        if baseline is None:
+            return True
+        anew = not any(contender.confirmed for contender in self._history.contenders())
+        return anew and left is not None and left <= LEAST_STARTS <= len(baseline.trials)
 
     def _starts_left(self) -> int | None:
         """Trials that still fit in the budget; None for no bound."""
@@ -375,23 +404,31 @@ class Study:
         """Why the search ends now and confirmation begins; None to go on."""
         done = self._history.spent(self._account.since)
         if self.budget.trials is not None and done + self._reserve(self.budget.trials) >= self.budget.trials:
-            return f"the budget of {_counted(self.budget.trials, 'trial')} is spent"
+            return self._spent()
         if self.budget.seconds is not None:
             typical = self._history.typical_seconds()
             reserve = typical * self._reserve(int(self.budget.seconds / typical)) if typical else 0.0
             if self._elapsed() + reserve + typical > self.budget.seconds:
-                return f"the budget of {duration(self.budget.seconds)} is spent"
+                return self._spent()
         with self._account.timed("search"):
             gain = self.optimizer.expected_gain()
         if gain is not None and gain < self.budget.min_gain:
             return f"the model expects less than {self.budget.min_gain:.1%} more"
         return None
 
+    def _spent(self) -> str:
+        """Which bound of the budget was met; of two, the one that has nothing left."""
+        trials = self.budget.trials
+        if trials is not None and (self.budget.seconds is None or self._history.spent(self._account.since) >= trials):
+            return f"{_SPENT} {_counted(trials, 'trial')} is spent"
+        return f"{_SPENT} {duration(self.budget.seconds or 0.0)} is spent"
+
     def _reserve(self, total: int) -> int:
         points = len(self.info.workload.points)
-        if self._history.baseline() is not None and not worth_confirming(self._history, self.info.limits):
+        if self._history.trials and not worth_confirming(self._history, self.info.limits):
             return 0  # what was kept back goes to the search, until it finds something
-        return reserve_for(total, questions=max(points, 1 + len(self.info.further)))
+        reserve = reserve_for(total, questions=max(points, 1 + len(self.info.further)))
+        return reserve if self._history.baseline() is not None else (reserve + 1) // 2  # nobody to take turns with
 
     def _total(self) -> int:
         """Trials that the whole budget holds, whichever bound comes first."""

@@ -392,9 +392,7 @@ def test_a_finished_study_goes_on_with_a_fresh_budget(tmp_path: Path) -> None:
     first.run()
     again, runner, _, _ = _study(tmp_path, optimizer=optimizer)
     again.run()
-    assert [x for x, _, _ in runner.ran] == [7, 8, 9, 10, 11, 12, 13, 14], (
-        "confirmed already: the reserve is not needed"
-    )
+    assert [x for x, _, _ in runner.ran] == list(range(7, 19)), "confirmed already: the reserve is searched with"
 
 
 def test_the_time_budget_keeps_room_for_confirmation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -570,3 +568,45 @@ def test_the_first_line_of_a_failed_baseline_is_whole_sentences(tmp_path: Path, 
         study.run()
     said = f"the baseline cannot run: it hung at 1.5 GiB. Do less. See {tmp_path / 'trials' / '0000'}"
     assert str(stopped.value) == said
+
+
+def test_a_finalist_is_started_again_where_the_defaults_miss_a_limit(tmp_path: Path) -> None:
+    """Nobody to take turns with, but whether it keeps the limit is to be seen on fresh starts; nothing is left over."""
+    floor = Limit(metric="latency/ttft_p99", bound=5.0, at_most=False)  # the defaults have 0
+    study, runner, optimizer, _ = _study(tmp_path, limits=(floor,), budget=Budget(trials=15))
+    result = study.run()
+    winner = result.history.winner()
+    assert winner is not None
+    assert winner.confirmed == 2
+    assert [p.origin for p in optimizer.told][-2:] == ["confirm", "confirm"]
+    assert len(runner.ran) == 15
+    assert result.reason == "the budget of 15 trials is spent"
+
+
+def test_the_last_two_trials_go_to_the_next_finalist_where_the_first_one_failed(tmp_path: Path) -> None:
+    """50 is fast and keeps the limit once; what follows is the best that is left, twice, without the baseline."""
+    like = TableRunner().run(Candidate(assignment={"x": 50}, arguments={}), _context(tmp_path), lambda *_: None)
+    candidate = Candidate(assignment={"x": 50}, arguments={"max-num-seqs": 50})
+    runner = TableRunner(
+        play={50: [runner_outcome(like, candidate, 150.0, 10.0), *[runner_outcome(like, candidate, 150.0, 999.0)] * 9]}
+    )
+    study, _, optimizer, _ = _study(tmp_path, runner=runner, limits=(Limit(metric="latency/ttft_p99", bound=900.0),))
+    winner = study.run().history.winner()
+    assert [(p.assignment.get("x", 0), p.origin) for p in optimizer.told][-4:] == [
+        (50, "confirm"), (0, "confirm"), (6, "confirm"), (6, "confirm"),
+    ]  # fmt: skip
+    assert winner is not None
+    assert (winner.candidate.assignment, winner.confirmed) == ({"x": 6}, 2)
+
+
+def _context(tmp_path: Path) -> TrialContext:
+    return TrialContext(
+        number=0,
+        directory=tmp_path,
+        seed=1,
+        reference=None,
+        baseline_quality=None,
+        known_quality=None,
+        check_quality=True,
+        twin=None,
+    )

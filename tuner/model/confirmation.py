@@ -99,6 +99,6 @@ def _starts(history: History, key: str) -> int:
 
 
 def _too_late(history: History, left: int | None) -> bool:
-    """Another finalist beside one that is confirmed needs two pairs; the first one takes what there is."""
-    confirmed = any(t.origin == "confirm" for t in history.trials)
+    """Another finalist beside one that is confirmed needs two pairs; where nobody is, it takes what there is."""
+    confirmed = any(c.confirmed for c in history.contenders())
     return confirmed and left is not None and left < 2 * LEAST_STARTS
