@@ -11,6 +11,10 @@ from tuner.model.json import Json, Scalar, canonical
 from tuner.model.llm import ModelFacts
 from tuner.model.outcome import Blame, Failure, Outcome, Status
 from tuner.model.space import UNSET, Choice, Parameter, Range, Space
+from tuner.model.workload import Objective, Workload
+from tuner.search.conditions import Conditions
+from tuner.search.distributions import encodings
+from tuner.search.encoder import Encoder
 
 
 def small_space(**changes: object) -> Space:
@@ -105,3 +109,10 @@ def broken(candidate: Candidate, kind: str = "cuda-oom") -> Outcome:
 
 
 KEPT = {"start": -1.0, "accuracy": -1.0}
+
+
+def small_encoder(space: Space, workload: Workload | None) -> Encoder:
+    """The encoder of a space that :class:`SmallPlanner` plans, for throughput."""
+    planner, encoded = SmallPlanner(space), encodings(space)
+    conditions = Conditions(encoded, planner)
+    return Encoder(space, encoded, conditions=conditions, planner=planner, objective=Objective(), workload=workload)

@@ -8,15 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.unit.search.helpers import SmallPlanner, small_space
+from tests.unit.search.helpers import small_encoder, small_space
 from tests.unit.search.test_models import WORKLOAD, knobs
 from tuner.model.json import Json
 from tuner.model.outcome import Status
 from tuner.model.space import Parameter, Range
-from tuner.model.workload import Objective
 from tuner.search.agreement import Agreement
-from tuner.search.conditions import Conditions
-from tuner.search.distributions import encodings
 from tuner.search.encoder import Encoder
 from tuner.search.engine import EngineReadings
 from tuner.search.knobs import KNOBS
@@ -185,15 +182,7 @@ class TestDefaultsAreReadBack:
             name="max_num_seqs", target="max-num-seqs", default=256, domain=Range(low=16, high=2048, log=True)
         )
         space = small_space(parameters=(seqs, *space.parameters[1:]))
-        planner, encoded = SmallPlanner(space), encodings(space)
-        return Encoder(
-            space,
-            encoded,
-            conditions=Conditions(encoded, planner),
-            planner=planner,
-            objective=Objective(),
-            workload=WORKLOAD,
-        )
+        return small_encoder(space, WORKLOAD)
 
     def ran(self, seqs: float, **changes: object) -> Observation:
         return replace(trial(), metrics={"effective/max-num-seqs": seqs}, **changes)

@@ -7,13 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from tests.unit.search.helpers import SmallPlanner, small_space
+from tests.unit.search.helpers import small_encoder, small_space
 from tests.unit.search.test_models import WORKLOAD
 from tuner.model.outcome import Status
 from tuner.model.space import Parameter, Range
-from tuner.model.workload import Objective
-from tuner.search.conditions import Conditions
-from tuner.search.distributions import encodings
 from tuner.search.encoder import Encoder
 from tuner.search.limits import limit_models
 from tuner.search.mechanism import speaks_of
@@ -33,16 +30,7 @@ def encoder() -> Encoder:
         default=8192,
         domain=Range(low=512, high=16384, log=True),
     )
-    space = small_space(parameters=(seqs, budget))
-    planner, encoded = SmallPlanner(space), encodings(space)
-    return Encoder(
-        space,
-        encoded,
-        conditions=Conditions(encoded, planner),
-        planner=planner,
-        objective=Objective(),
-        workload=WORKLOAD,
-    )
+    return small_encoder(small_space(parameters=(seqs, budget)), WORKLOAD)
 
 
 def trial(seqs: int, value: float, weight: float = 1.0, **violations: float) -> Observation:

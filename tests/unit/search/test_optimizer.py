@@ -61,6 +61,32 @@ def test_a_resumed_study_goes_on_as_an_uninterrupted_one(tmp_path: Path, sampler
     assert whole == parts
 
 
+def test_a_study_ends_where_it_would_have_ended_without_the_interruption(tmp_path: Path) -> None:
+    """What the last suggestion's model expected is in no storage: it is worked out again, before the search goes on."""
+    first, planner = opened(tmp_path, sampler="tune")
+    baseline = first.ask("baseline", {})
+    first.tell(baseline.number, measured(planner.baseline(), 100.0), {})
+    expected = []
+    for _ in range(16):
+        suggestion = first.ask()
+        first.tell(suggestion.number, measured(planner.render(suggestion.assignment), 100.0), {})
+        expected.append(first.expected_gain())
+    again, _ = opened(tmp_path, sampler="tune")
+    assert expected[:10] == [None] * 10, "a handful of trials says nothing of what may come"
+    assert expected[-1] is not None
+    assert again.expected_gain() == pytest.approx(expected[-1])
+
+
+def test_a_study_in_which_something_has_just_got_better_is_not_over(tmp_path: Path) -> None:
+    optimizer, planner = opened(tmp_path, sampler="tune")
+    baseline = optimizer.ask("baseline", {})
+    optimizer.tell(baseline.number, measured(planner.baseline(), 100.0), {})
+    for value in [100.0] * 15 + [110.0]:
+        suggestion = optimizer.ask()
+        optimizer.tell(suggestion.number, measured(planner.render(suggestion.assignment), value), {})
+    assert optimizer.expected_gain() is None
+
+
 def test_conditional_parameters_exist_only_with_their_condition(tmp_path: Path) -> None:
     for assignment in searched(*opened(tmp_path), 12):
         assert ("spec_tokens" in assignment) == (assignment["spec_method"] == "ngram")
