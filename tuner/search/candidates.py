@@ -10,7 +10,7 @@ import numpy as np
 from tuner.model.json import Scalar
 from tuner.search.conditions import Conditions
 from tuner.search.distributions import Encoding
-from tuner.search.knobs import is_decisive
+from tuner.search.knobs import is_chosen, is_decisive
 
 __all__ = ["Assignment", "CandidateSource"]
 
@@ -38,7 +38,7 @@ class CandidateSource:
             name
             for name, item in encoded.items()
             if (not item.ordered and len(item.values) > 2)
-            or (is_decisive(item.parameter) and 1 < len(item.values) <= _FEW)
+            or (is_chosen(item.parameter) and 1 < len(item.values) <= _FEW)
         ]
 
     def complete(self, assignment: Mapping[str, Scalar], rng: np.random.Generator) -> Assignment:

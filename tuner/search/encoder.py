@@ -16,7 +16,7 @@ from tuner.ports import Planner
 from tuner.search.candidates import signature
 from tuner.search.conditions import Conditions
 from tuner.search.distributions import Encoding
-from tuner.search.knobs import Defaults, is_decisive, read_knobs, varies_knobs
+from tuner.search.knobs import Defaults, is_chosen, is_decisive, read_knobs, varies_knobs
 from tuner.search.mechanism import StepModel
 from tuner.search.observations import Observation
 
@@ -86,9 +86,9 @@ class Encoder:
         self.choices = [
             column
             for column, item in enumerate(encoded.values())
-            if is_decisive(item.parameter) and (not item.ordered or 1 < len(item.values) <= _FEW)
+            if is_chosen(item.parameter) and (not item.ordered or 1 < len(item.values) <= _FEW)
         ]
-        """Columns of decisive settings that are chosen rather than dosed: precision, drafts, the split over devices."""
+        """Columns of decisive settings that are chosen rather than dosed."""
         self.labels = np.array([not item.ordered for item in encoded.values()] or [True])
 
     @property

@@ -14,7 +14,7 @@ from tuner.model.candidate import Candidate
 from tuner.model.json import finite
 from tuner.model.space import Choice, Parameter, Space
 
-__all__ = ["KNOBS", "Defaults", "is_decisive", "offers_lookup", "read_knobs", "varies", "varies_knobs"]
+__all__ = ["KNOBS", "Defaults", "is_chosen", "is_decisive", "offers_lookup", "read_knobs", "varies", "varies_knobs"]
 
 KNOBS = (
     "seqs",
@@ -70,6 +70,7 @@ _SPELLINGS: dict[str, tuple[str, ...]] = {
     "api_servers": ("api-server-count",),
 }
 _OFF = frozenset({"", "none", "off", "false", "null", "no", "disabled", "default", "auto"})
+_CHOSEN = ("quantization", "method", "tensor_parallel", "data_parallel", "pipeline_parallel")
 _LOOKED_UP = ("ngram", "suffix")
 """Ways to speculate without a model: drafts are looked up in the text so far."""
 _LARGEST_DEFAULT_CAPTURE = 512
@@ -114,19 +115,17 @@ class Defaults:
 
 def is_decisive(parameter: Parameter) -> bool:
     """Whether the parameter sets the batch, tokens a step, precision, drafts, threads, or the split over devices."""
+    return _sets(parameter, *_CHOSEN, "seqs", "batched_tokens", "drafts", "threads")
+
+
+def is_chosen(parameter: Parameter) -> bool:
+    """Whether it is decisive and chosen rather than dosed: precision, the way to speculate, the split over devices."""
+    return _sets(parameter, *_CHOSEN)
+
+
+def _sets(parameter: Parameter, *knobs: str) -> bool:
     names = {_spelling(parameter.name), _spelling(parameter.target.removeprefix("env:"))}
-    decisive = (
-        "seqs",
-        "batched_tokens",
-        "quantization",
-        "drafts",
-        "method",
-        "tensor_parallel",
-        "data_parallel",
-        "pipeline_parallel",
-        "threads",
-    )
-    return any(names & set(_SPELLINGS[knob]) for knob in decisive)
+    return any(names & set(_SPELLINGS[knob]) for knob in knobs)
 
 
 def varies_knobs(space: Space) -> bool:
@@ -192,11 +191,7 @@ def read_knobs(candidate: Candidate, defaults: Defaults) -> list[float]:
 
 def varies(space: Space, *knobs: str) -> bool:
     """Whether a parameter of the space sets one of these knobs."""
-    wanted = {spelling for knob in knobs for spelling in _SPELLINGS[knob]}
-    return any(
-        wanted & {_spelling(parameter.name), _spelling(parameter.target.removeprefix("env:"))}
-        for parameter in space.parameters
-    )
+    return any(_sets(parameter, *knobs) for parameter in space.parameters)
 
 
 def offers_lookup(space: Space) -> bool:

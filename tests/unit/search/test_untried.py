@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from tests.benchmarks.search.bench_space import Surface, choice, number, space_of
 from tests.benchmarks.search.harness import run_search
 
@@ -84,3 +86,22 @@ def test_two_that_are_better_together_alone_are_found_when_nothing_else_helps() 
 
     found = sorted(first(seed) for seed in range(4))
     assert found[2] <= 24, found
+
+
+def test_what_is_dosed_is_not_tried_value_by_value() -> None:
+    """Thirty launches went into a grid of sequences and budgets; the one other setting that helps was never changed."""
+    tried: list[str] = []
+
+    def evaluate(setting: object) -> float:
+        assert isinstance(setting, dict)
+        tried.append(str(setting["gpu_memory_utilization"]))
+        off = abs(np.log2(float(setting["max_num_seqs"]) / 256)) + abs(np.log2(float(setting["budget"]) / 4096))
+        return 1000.0 * (1.06 if tried[-1] == "0.97" else 1.0) * (1 - 0.05 * off)
+
+    parameters = [
+        choice("max_num_seqs", ["32", "64", "128", "256", "512", "1024"], ordinal=True, default="256"),
+        choice("budget", ["1024", "2048", "4096", "8192", "16384"], ordinal=True, target="max-num-batched-tokens"),
+        choice("gpu_memory_utilization", ["0.85", "0.92", "0.97"], ordinal=True, default="0.92"),
+    ]
+    run_search(Surface("grid", space_of("grid", parameters), evaluate, noise=0.005), "tune", seed=0, trials=16)
+    assert "0.97" in tried
