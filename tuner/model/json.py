@@ -14,7 +14,8 @@ Json: TypeAlias = Scalar | Sequence["Json"] | Mapping[str, "Json"]
 JsonObject: TypeAlias = Mapping[str, Json]
 
 LARGEST = 1e100
-"""Bound on numbers that come from outside: sums and squares of many such numbers stay finite."""
+"""Bound on numbers that come from outside: sums and squares of many such numbers stay finite. A lower one would make
+all that is above it alike to a sampler."""
 
 
 def canonical(value: Json) -> str:

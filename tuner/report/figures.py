@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tuner.model.json import finite
+from tuner.model.judge import limits_of
 from tuner.model.targets import change, metric_unit, short_name
 from tuner.model.workload import Limit
 from tuner.report.text import figure
@@ -38,10 +38,8 @@ def figure_rows(document: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
     before, after = _figures(baseline), _figures(winner)
     before, after = _with_value(before, baseline, objective), _with_value(after, winner, objective)
     limits: dict[str, list[Limit]] = {}
-    for limit in document["limits"] or ():
-        if finite(limit.get("bound")):
-            metric, at_most = str(limit.get("metric")), limit.get("at_most", True) is not False
-            limits.setdefault(metric, []).append(Limit(metric=metric, bound=float(limit["bound"]), at_most=at_most))
+    for limit in limits_of(document):
+        limits.setdefault(limit.metric, []).append(limit)
     shown = [(objective["metric"], objective["metric"], objective["unit"])]
     shown += [entry for entry in FIGURES if entry[0] in (before | after) or entry[0] in limits]
     shown += [(metric, short_name(metric), metric_unit(metric)) for metric in limits]

@@ -21,8 +21,8 @@ _NEAR = (-0.12, -0.05, 0.05, 0.12)
 _TRADES = (0.1, 0.34, 0.67)
 """How far two numbers are moved together, as shares of their ranges."""
 _MOST_TRADED = 7
-_FEW, _MOST_MATCHED = 6, 200
-"""Values that a decisive number may have and be matched like a label, and the pairs of labels in one pool."""
+_MOST_MATCHED = 200
+"""Pairs of labels in one pool."""
 
 
 class CandidateSource:
@@ -37,8 +37,7 @@ class CandidateSource:
         self._matched = [
             name
             for name, item in encoded.items()
-            if (not item.ordered and len(item.values) > 2)
-            or (is_chosen(item.parameter) and 1 < len(item.values) <= _FEW)
+            if (not item.ordered and len(item.values) > 2) or (is_chosen(item.parameter) and item.few)
         ]
 
     def complete(self, assignment: Mapping[str, Scalar], rng: np.random.Generator) -> Assignment:

@@ -28,6 +28,8 @@ from tuner.model.space import UNSET, Choice, Parameter, Range, Space
 
 __all__ = ["Encoding", "encodings", "space_digest"]
 
+_FEW = 6
+"""Values that an ordered setting may have and be chosen from like labels."""
 _MOST_POSITIONS = 4096
 """Longer lists of values are treated as numbers on a scale instead of positions."""
 
@@ -64,6 +66,11 @@ class Encoding:
     def _positions(self) -> dict[tuple[type, Scalar], int]:
         # True == 1 == 1.0 in Python; labels of different types must stay different.
         return {(type(value), value): position for position, value in enumerate(self.values)}
+
+    @property
+    def few(self) -> bool:
+        """So few values that each may be tried for its own sake, also where their order means something."""
+        return 1 < len(self.values) <= _FEW
 
     def decode(self, internal: Scalar) -> Scalar:
         """The value or label behind what the sampler chose."""

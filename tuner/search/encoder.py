@@ -17,7 +17,7 @@ from tuner.search.candidates import signature
 from tuner.search.conditions import Conditions
 from tuner.search.distributions import Encoding
 from tuner.search.knobs import Defaults, is_chosen, is_decisive, read_knobs, varies_knobs
-from tuner.search.mechanism import StepModel
+from tuner.search.mechanism import PER_TOKEN, StepModel
 from tuner.search.observations import Observation
 
 __all__ = ["Encoder", "Rows"]
@@ -26,8 +26,6 @@ Array: TypeAlias = NDArray[np.float64]
 
 _ABSENT, _UNKNOWN = -1.0, -2.0
 _DECISIVE = 3.0
-_FEW = 6
-"""Values that a decisive number may have and be a choice to the search."""
 _MOST_REMEMBERED = 20_000
 
 
@@ -78,7 +76,7 @@ class Encoder:
         self.told: dict[str, Scalar] = {}
         """Defaults that this study's servers reported."""
         self._memory: dict[tuple[object, ...], tuple[Array, Array, Array]] = {}
-        per_step = objective.metric.startswith(("latency/tpot", "latency/itl"))
+        per_step = objective.metric.startswith(PER_TOKEN)
         self.model = StepModel(space, workload, per_step=per_step, certain=certain)
         self.knows_mechanism = varies_knobs(space)
         self.importance = np.array([_weight(parameter) for parameter in space.parameters] or [1.0])
@@ -86,7 +84,7 @@ class Encoder:
         self.choices = [
             column
             for column, item in enumerate(encoded.values())
-            if is_chosen(item.parameter) and (not item.ordered or 1 < len(item.values) <= _FEW)
+            if is_chosen(item.parameter) and (not item.ordered or item.few)
         ]
         """Columns of decisive settings that are chosen rather than dosed."""
         self.labels = np.array([not item.ordered for item in encoded.values()] or [True])

@@ -13,11 +13,11 @@ import psutil
 from optuna.trial import FrozenTrial, TrialState
 
 from tuner.errors import InputError
-from tuner.model.json import Json, JsonObject, finite
+from tuner.model.json import Json, JsonObject
 from tuner.model.outcome import Status
 from tuner.model.workload import Limit, Objective
 from tuner.ports import Past
-from tuner.search.observations import Observation, observation_from
+from tuner.search.observations import Observation, numbers_in, observation_from
 
 __all__ = [
     "ASKED",
@@ -136,10 +136,8 @@ def figures_of(trial: FrozenTrial) -> dict[str, float]:
     record = _mapping(trial, RECORD) or {}
     found: dict[str, float] = {}
     for part in (record.get("quality"), record.get("measurement")):
-        metrics = part.get("metrics") if isinstance(part, Mapping) else None
-        if isinstance(metrics, Mapping):
-            found |= {str(name): float(value) for name, value in metrics.items() if isinstance(value, int | float)}
-    return {name: value for name, value in found.items() if finite(value)}
+        found |= numbers_in(part.get("metrics") if isinstance(part, Mapping) else None)
+    return found
 
 
 def told_values(trial: FrozenTrial) -> list[float]:

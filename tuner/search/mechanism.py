@@ -24,7 +24,7 @@ from tuner.search.engine import EngineReadings
 from tuner.search.knobs import KNOBS, offers_lookup, varies
 from tuner.search.resampling import systematic
 
-__all__ = ["Fit", "StepModel", "speaks_of"]
+__all__ = ["PER_TOKEN", "Fit", "StepModel", "speaks_of"]
 
 Array: TypeAlias = NDArray[np.float64]
 
@@ -78,7 +78,7 @@ _TOLD_SD = {"batch": 0.2, "capacity": 0.3, "cache": 0.1, "accepted": 0.1}
 """How far a server's own figure may be from the model's, in log units, where every coefficient is right."""
 _STEP_SD = 0.15
 
-_PER_TOKEN, _WHOLE = ("latency/tpot", "latency/itl"), ("latency/e2el",)
+PER_TOKEN, _WHOLE = ("latency/tpot", "latency/itl"), ("latency/e2el",)
 """Metrics that follow from a step: the time per output token, and of a whole request with its wait for a place."""
 
 _OFFSET = len(_PRIOR)
@@ -437,7 +437,7 @@ class _Beside:
 
 def speaks_of(metric: str) -> bool:
     """Whether the mechanism knows what a latency depends on."""
-    return metric.startswith((*_PER_TOKEN, *_WHOLE))
+    return metric.startswith((*PER_TOKEN, *_WHOLE))
 
 
 def _columns(knobs: Array) -> dict[str, Array]:

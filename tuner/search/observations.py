@@ -9,7 +9,7 @@ from typing import Any
 from tuner.model.json import Json, JsonObject, Scalar, canonical, finite
 from tuner.model.outcome import Outcome, Status
 
-__all__ = ["Observation", "facts_of", "observation_from", "shrunk"]
+__all__ = ["Observation", "facts_of", "numbers_in", "observation_from", "shrunk"]
 
 _METRICS = (
     "engine/running_mean",
@@ -100,7 +100,9 @@ def observation_from(
     *, number: int, asked: JsonObject, told: JsonObject, violations: Mapping[str, float], identity: str = ""
 ) -> Observation:
     """Read what :func:`facts_of` wrote. Unknown or damaged entries are left out, never fatal."""
-    metrics = _numbers(told.get("metrics")) | {f"effective/{k}": v for k, v in _numbers(told.get("effective")).items()}
+    metrics = numbers_in(told.get("metrics")) | {
+        f"effective/{k}": v for k, v in numbers_in(told.get("effective")).items()
+    }
     steps = told.get("steps")
     pairs = [pair for pair in steps if _is_step(pair)] if isinstance(steps, list) else []
     value = told.get("objective")
@@ -172,7 +174,8 @@ def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and finite(value) else None
 
 
-def _numbers(value: object) -> dict[str, float]:
+def numbers_in(value: object) -> dict[str, float]:
+    """The finite numbers of a JSON object; none of anything else."""
     if not isinstance(value, Mapping):
         return {}
     return {str(key): float(item) for key, item in value.items() if finite(item)}

@@ -12,14 +12,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tuner.model.json import finite
+from tuner.model.json import LARGEST, finite
 from tuner.model.outcome import Outcome, Status
 from tuner.model.workload import Objective
 
 __all__ = ["Told", "complete_further", "tell_sampler", "worst_value"]
 
-_LARGEST = 1e100
-"""Bound on values: their squares must stay finite in models. A lower one would make all that is above it alike."""
 _WORST = 1e12
 """Bound on grades: an unmeasurable violation in one trial would spoil every model fitted later."""
 
@@ -102,5 +100,5 @@ def _grade(value: float) -> float:
     return _bounded(value, _WORST)
 
 
-def _bounded(value: float, most: float = _LARGEST) -> float:
+def _bounded(value: float, most: float = LARGEST) -> float:
     return min(max(float(value), -most), most)

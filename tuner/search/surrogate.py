@@ -180,7 +180,7 @@ class Surrogate:
             new = (codes >= 0) & ~np.isin(codes, self.measured[:, column])
             size = _UNTRIED_DECISIVE if self.encoder.importance[column] > 1 else _UNTRIED
             added = np.maximum(added, new * (size * (1 + curious)) ** 2)
-        for first, second in itertools.combinations(self.encoder.choices, 2):
+        for first, second in itertools.combinations(self.encoder.choices, 2) if curious else ():
             a, b = (rows.x[:, column] for column in (first, second))
             seen = _together(self.measured[:, first], self.measured[:, second])
             new = (a >= 0) & (b >= 0) & ~np.isin(_together(a, b), seen)
