@@ -7,7 +7,23 @@ from dataclasses import dataclass, field
 
 from tuner.model.json import Json
 
-__all__ = ["Estimate", "Measurement", "PointResult", "QualityReport", "ServerReport"]
+__all__ = ["Estimate", "Measurement", "PointResult", "QualityReport", "ServerReport", "reported_as"]
+
+_REPORTED_AS = {
+    "compilation-config.cudagraph_mode": "cudagraph-mode",
+    "compilation-config.mode": "compilation-mode",
+    "compilation-config.max_cudagraph_capture_size": "cudagraph-capture-max",
+    "max-cudagraph-capture-size": "cudagraph-capture-max",
+    "attention-config.backend": "attention-backend",
+    "kernel-config.moe_backend": "moe-backend",
+    "speculative-config.method": "speculative-method",
+    "speculative-config.num_speculative_tokens": "num-speculative-tokens",
+}
+
+
+def reported_as(flag: str) -> str:
+    """The name in :attr:`ServerReport.effective` under which a server answers a flag (dotted paths are folded)."""
+    return _REPORTED_AS.get(flag, flag)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,8 +44,8 @@ _MOST_TRAINED = 160
 """Trials that the models are fitted to; of more, the best and the latest are kept."""
 _CONFIDENT, _UNMOVED = 12, 6
 """Fewer measured trials than this, or since the last better one, say nothing about what may still come."""
-
-
+_LOST = 2
+"""Launches per parameter before which a search that found nothing better than the defaults does not give up."""
 _THRIFT = 1.0
 """How much seconds count at the start of a study whose budget is time."""
 
@@ -156,7 +156,10 @@ class Advisor:
         """Relative gain over the best that the last suggestion's model still saw; None while it cannot say."""
         if sum(item.started for item in history) < _CONFIDENT or self._gain[0] < 0:
             return None
-        return self._gain[1] if self._training(history).stalled >= _UNMOVED else None
+        training = self._training(history)
+        if not training.risen and training.own < _LOST * len(self._encoded):
+            return None
+        return self._gain[1] if training.stalled >= _UNMOVED else None
 
     @property
     def has_proposed(self) -> bool:

@@ -20,6 +20,8 @@ _SWEEP = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 _NEAR = (-0.12, -0.05, 0.05, 0.12)
 _TRADES = (0.1, 0.34, 0.67)
 """How far two numbers are moved together, as shares of their ranges."""
+_OMITTED = 0.2
+"""Share of random candidates that leave a setting without a default to the server."""
 _MOST_TRADED = 7
 _MOST_MATCHED = 200
 """Pairs of labels in one pool."""
@@ -32,6 +34,11 @@ class CandidateSource:
         self._encoded = encoded
         self._conditions = conditions
         self._names = list(encoded)
+        # The defaults start without them, whatever the server makes of it. What exists beside something else alone
+        # nobody has seen left away.
+        self._omissible = frozenset(
+            name for name, item in encoded.items() if item.default is None and item.parameter.when is None
+        )
         decisive = [name for name, item in encoded.items() if item.ordered and is_decisive(item.parameter)]
         self._traded = decisive[:_MOST_TRADED]
         self._matched = [
@@ -41,18 +48,25 @@ class CandidateSource:
         ]
 
     def complete(self, assignment: Mapping[str, Scalar], rng: np.random.Generator) -> Assignment:
-        """Every parameter: what is given, else the default, else a random value."""
+        """Every parameter: what is given, else the default, else nothing where that may be, else a random value."""
         out: Assignment = {}
         for name, item in self._encoded.items():
             value = assignment.get(name, item.default)
-            out[name] = item.at(float(rng.random())) if value is None else value
+            if value is not None:
+                out[name] = value
+            elif name not in self._omissible:
+                out[name] = item.at(float(rng.random()))
         return out
 
     def prune(self, assignment: Mapping[str, Scalar]) -> Assignment:
         return self._conditions.prune(assignment)
 
     def random(self, rng: np.random.Generator) -> Assignment:
-        return {name: item.at(float(rng.random())) for name, item in self._encoded.items()}
+        drawn = {name: item.at(float(rng.random())) for name, item in self._encoded.items()}
+        return {name: value for name, value in drawn.items() if not self._left_away(name, rng)}
+
+    def _left_away(self, name: str, rng: np.random.Generator) -> bool:
+        return name in self._omissible and rng.random() < _OMITTED
 
     def pool(
         self, parents: Sequence[Mapping[str, Scalar]], rng: np.random.Generator, size: int, *, stuck: bool = False
@@ -87,7 +101,10 @@ class CandidateSource:
         for index in rng.permutation(len(self._names))[:changes]:
             name = self._names[int(index)]
             item = self._encoded[name]
-            unit = item.unit(child[name])
+            if name in child and self._left_away(name, rng):
+                del child[name]
+                continue
+            unit = item.unit(child.get(name))
             if unit is None or rng.random() < 0.4:
                 child[name] = item.at(float(rng.random()))
             else:
@@ -103,6 +120,8 @@ class CandidateSource:
             few = 0 < len(item.values) <= 12
             values = item.values if few else tuple(dict.fromkeys(item.at(unit) for unit in (*_SWEEP, *near)))
             out += [{**parent, name: value} for value in values if value != parent.get(name)]
+            if name in self._omissible and name in parent:
+                out.append({other: value for other, value in parent.items() if other != name})
         return out
 
     def trades(self, parent: Mapping[str, Scalar]) -> list[Assignment]:
@@ -138,7 +157,8 @@ class CandidateSource:
         return out
 
     def _cross(self, a: Mapping[str, Scalar], b: Mapping[str, Scalar], rng: np.random.Generator) -> Assignment:
-        return {name: (a if rng.random() < 0.5 else b)[name] for name in self._names}
+        chosen = {name: a if rng.random() < 0.5 else b for name in self._names}
+        return {name: parent[name] for name, parent in chosen.items() if name in parent}
 
 
 def signature(assignment: Mapping[str, Scalar]) -> tuple[object, ...]:

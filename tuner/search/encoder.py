@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.model.json import Scalar
-from tuner.model.space import Parameter, Range, Space
+from tuner.model.space import Parameter, Space
 from tuner.model.workload import Objective, Workload
 from tuner.ports import Planner
 from tuner.search.candidates import signature
@@ -68,13 +68,10 @@ class Encoder:
         self._planner = planner
         self._defaults = Defaults.of(space)
         self._stated = {name: item.default for name, item in encoded.items() if item.default is not None}
-        self._reported = [
-            (parameter.name, f"effective/{parameter.target}", parameter.domain.integer)
-            for parameter in space.parameters
-            if isinstance(parameter.domain, Range)
-        ]
         self.told: dict[str, Scalar] = {}
         """Defaults that this study's servers reported."""
+        self._same: dict[tuple[str, Scalar], Scalar] = {}
+        """Labels behind which these servers run another one: ``auto`` and the kernel that it stands for."""
         self._memory: dict[tuple[object, ...], tuple[Array, Array, Array]] = {}
         per_step = objective.metric.startswith(PER_TOKEN)
         self.model = StepModel(space, workload, per_step=per_step, certain=certain)
@@ -106,16 +103,22 @@ class Encoder:
         return np.column_stack([rows.x, self.model.features(rows.knobs, theta)])
 
     def correct(self, trials: Sequence[Observation]) -> None:
-        """Take defaults from the servers that ran with them: what a space states may be true of another card."""
-        told: dict[str, Scalar] = {}
-        for trial in trials:
-            if trial.weight >= 1 and trial.metrics:
-                for name, figure, integer in self._reported:
-                    value = trial.metrics.get(figure)
-                    if value is not None and name not in trial.assignment:
-                        told.setdefault(name, round(value) if integer else value)
-        if told != self.told:
-            self.told = told
+        """Take from the servers what ran: what a space states of a default may be true of another card."""
+        ran: dict[tuple[str, Scalar], set[Scalar]] = {}
+        own = [trial for trial in trials if trial.weight >= 1 and trial.started]
+        for name in dict.fromkeys(name for trial in own for name in trial.resolved if name in self._encoded):
+            item = self._encoded[name]
+            for trial in own:
+                asked = trial.assignment.get(name, None if item.ordered else item.default)
+                value = trial.resolved.get(name, asked)
+                if value is not None and self._conditions.active(name, trial.assignment):
+                    ran.setdefault((name, asked), set()).add(value)
+        # What comes out differently is no fixed value: a server fits it to the rest.
+        fixed = {key: values.pop() for key, values in ran.items() if len(values) == 1}
+        told = {name: value for (name, asked), value in fixed.items() if asked is None}
+        same = {key: value for key, value in fixed.items() if key[1] is not None and not self._encoded[key[0]].ordered}
+        if (told, same) != (self.told, self._same):
+            self.told, self._same = told, same
             self._memory.clear()
 
     def rows(self, assignments: Sequence[Mapping[str, Scalar]]) -> Rows:
@@ -151,5 +154,6 @@ class Encoder:
         if name not in assignment and not self._conditions.active(name, assignment):
             return _ABSENT
         value = assignment.get(name, self.told.get(name, item.default))
+        value = self._same.get((name, value), value)
         code = item.unit(value) if item.ordered else item.position(value)
         return _UNKNOWN if code is None else float(code)

@@ -40,6 +40,7 @@ from tuner.search.observations import Observation, facts_of, shrunk
 from tuner.search.outcomes import complete_further, tell_sampler, worst_value
 from tuner.search.samplers import SAMPLERS, make_sampler, needs_every_parameter, seed_for
 from tuner.search.scalar import scalarised
+from tuner.search.settings import resolved
 from tuner.search.storage import open_storage, redacted, storage_errors
 from tuner.search.tune_sampler import TuneSampler
 from tuner.search.warmstart import Earlier, aligned, from_runs, from_studies, keep, kept
@@ -267,7 +268,8 @@ class OptunaOptimizer:
         return Suggestion(number=trial.number, assignment=dict(candidate.assignment), origin=origin, note="random")
 
     def _sampled(self) -> Trial:
-        self._study.sampler = self._sampler()
+        sampler = self._sampler()
+        self._study.sampler = sampler
         try:
             trial = self._study.ask()
         except StudyStopped:
@@ -276,6 +278,8 @@ class OptunaOptimizer:
         every = needs_every_parameter(self._sampler_name)
         decided: dict[str, Scalar] = {}
         for name, item in self._encoded.items():
+            if isinstance(sampler, TuneSampler) and sampler.leaves_away(name):
+                continue
             if every or self._conditions.active(name, decided):
                 decided[name] = item.decode(trial._suggest(name, item.distribution))  # noqa: SLF001
         return trial
@@ -373,6 +377,9 @@ class OptunaOptimizer:
         worst = worst_value(measured, maximize=self._objective.maximize)
         told = tell_sampler(outcome, names=self._names, worst=worst)
         facts = facts_of(outcome)
+        if outcome.server is not None:
+            ran = resolved(outcome.server.effective, outcome.candidate.assignment, self._encoded)
+            facts["resolved"] = dict(ran)
         if told.measured:
             facts["objective"] = told.value
         values = [told.value] if told.complete else []

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import cast
 
 from tuner.model.json import Json, Scalar, canonical
+from tuner.model.measurement import reported_as
 from tuner.model.space import UNSET, Choice
 from tuner.search.distributions import Encoding
 
-__all__ = ["assignment_of"]
+__all__ = ["assignment_of", "resolved"]
 
 
 def assignment_of(settings: Mapping[str, str], encoded: Mapping[str, Encoding]) -> dict[str, Scalar] | None:
@@ -24,8 +25,7 @@ def assignment_of(settings: Mapping[str, str], encoded: Mapping[str, Encoding]) 
         flat |= {f"{_spelled(name)}.{_spelled(key)}": value for key, value in _inside(text)}
     out: dict[str, Scalar] = {}
     for name, item in encoded.items():
-        keys = (_spelled(item.parameter.target), _spelled(name))
-        found = next((flat[key] for key in keys if key in flat), None)
+        found = _found(flat, name, item)
         if found is not None:
             value = _value(item, found)
             if value is None:
@@ -36,6 +36,29 @@ def assignment_of(settings: Mapping[str, str], encoded: Mapping[str, Encoding]) 
             if label is not None:
                 out[name] = label
     return out
+
+
+def resolved(
+    effective: Mapping[str, Json], assignment: Mapping[str, Scalar], encoded: Mapping[str, Encoding]
+) -> dict[str, Scalar]:
+    """What a server runs instead of what was asked, or where nothing was, in this space's terms.
+
+    What it names that this space does not offer is passed over.
+    """
+    flat = {_spelled(name): _shown(value) for name, value in effective.items() if value is not None}
+    out: dict[str, Scalar] = {}
+    for name, item in encoded.items():
+        text = _found(flat, name, item)
+        value = None if text is None else _value(item, text)
+        if value is not None and value != assignment.get(name):
+            out[name] = value
+    return out
+
+
+def _found(flat: Mapping[str, str], name: str, item: Encoding) -> str | None:
+    target = item.parameter.target
+    keys = (_spelled(target), _spelled(reported_as(target)), _spelled(name))
+    return next((flat[key] for key in keys if key in flat), None)
 
 
 def _value(item: Encoding, text: str) -> Scalar | None:

@@ -70,6 +70,15 @@ class Training:
         return count
 
     @cached_property
+    def risen(self) -> bool:
+        """Whether anything was better, by more than noise, than this study's first trial."""
+        own = np.array([self.items[index].weight >= 1 for index in self.started], dtype=bool)
+        kept = self.y[own & self.feasible]
+        if not len(kept):
+            return False
+        return not self.feasible[own][0] or float(kept.max()) > float(self.y[own][0]) + _RISEN
+
+    @cached_property
     def logarithmic(self) -> bool:
         return all((self.items[index].value or 0.0) > 0 for index in self.started)
 

@@ -42,6 +42,11 @@ class TuneSampler(BaseSampler):
         self._pending = pending
         self._seed = seed
         self._random = random.Random(seed)  # noqa: S311  (no secret)
+        self._proposed: frozenset[str] | None = None
+
+    def leaves_away(self, name: str) -> bool:
+        """Whether the candidate is to run without a setting that it could have."""
+        return self._proposed is not None and name not in self._proposed
 
     def infer_relative_search_space(
         self,
@@ -61,6 +66,7 @@ class TuneSampler(BaseSampler):
         proposal = self._advisor.propose(self._history, self._avoided, self._pending, seed=self._seed)
         if proposal is None:
             raise StudyStopped("nothing feasible is left to try: every candidate found is excluded or was tried")
+        self._proposed = frozenset(proposal)
         return self._advisor.internal(proposal)
 
     def sample_independent(

@@ -10,6 +10,7 @@ import httpx
 
 from tuner.model.candidate import Candidate
 from tuner.model.json import Json
+from tuner.model.measurement import reported_as
 from tuner.serving.logs import LogFacts
 from tuner.serving.patterns import plain
 
@@ -140,19 +141,6 @@ def _resolved(name: str, value: object) -> Json:
     return str(value)[:300]
 
 
-# Flags whose answer has another name; dotted ones are folded here.
-_ASKED_AS = {
-    "compilation-config.cudagraph_mode": "cudagraph-mode",
-    "compilation-config.mode": "compilation-mode",
-    "compilation-config.max_cudagraph_capture_size": "cudagraph-capture-max",
-    "max-cudagraph-capture-size": "cudagraph-capture-max",
-    "attention-config.backend": "attention-backend",
-    "kernel-config.moe_backend": "moe-backend",
-    "speculative-config.method": "speculative-method",
-    "speculative-config.num_speculative_tokens": "num-speculative-tokens",
-}
-
-
 def differences(candidate: Candidate, settings: Mapping[str, Json], warnings: Mapping[str, None]) -> tuple[str, ...]:
     """Where the server runs something else than asked, each in a sentence, with vLLM's own reason if it gave any."""
     found = []
@@ -168,8 +156,8 @@ def differences(candidate: Candidate, settings: Mapping[str, Json], warnings: Ma
 
 def _expand(flag: str, asked: Json) -> list[tuple[str, Json]]:
     if isinstance(asked, Mapping):
-        return [(_ASKED_AS.get(f"{flag}.{key}", f"{flag}.{key}"), value) for key, value in asked.items()]
-    return [(_ASKED_AS.get(flag, flag), asked)]
+        return [(reported_as(f"{flag}.{key}"), value) for key, value in asked.items()]
+    return [(reported_as(flag), asked)]
 
 
 def _speaks_of(name: str, warning: str) -> bool:

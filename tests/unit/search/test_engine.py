@@ -12,13 +12,14 @@ from tests.unit.search.helpers import small_encoder, small_space
 from tests.unit.search.test_models import WORKLOAD, knobs
 from tuner.model.json import Json
 from tuner.model.outcome import Status
-from tuner.model.space import Parameter, Range
+from tuner.model.space import Choice, Parameter, Range
 from tuner.search.agreement import Agreement
 from tuner.search.encoder import Encoder
 from tuner.search.engine import EngineReadings
 from tuner.search.knobs import KNOBS
 from tuner.search.mechanism import StepModel
 from tuner.search.observations import Observation
+from tuner.search.settings import resolved
 
 DRAFTS: Json = {"method": "ngram", "num_speculative_tokens": 3}
 
@@ -184,13 +185,13 @@ class TestDefaultsAreReadBack:
         space = small_space(parameters=(seqs, *space.parameters[1:]))
         return small_encoder(space, WORKLOAD)
 
-    def ran(self, seqs: float, **changes: object) -> Observation:
-        return replace(trial(), metrics={"effective/max-num-seqs": seqs}, **changes)
+    def ran(self, seqs: int, **changes: object) -> Observation:
+        return replace(trial(), resolved={"max_num_seqs": seqs}, **changes)
 
     def test_the_server_knows_its_default_better_than_the_space(self) -> None:
         encoder = self.encoder()
         stated, asked = encoder.rows([{}, {"max_num_seqs": 1024}]).knobs[:, KNOBS.index("seqs")]
-        encoder.correct([self.ran(1024.0)])
+        encoder.correct([self.ran(1024)])
         found = encoder.rows([{}, {"max_num_seqs": 1024}])
         assert (stated, asked) == (256, 1024)
         assert found.knobs[0].tolist() == found.knobs[1].tolist()
@@ -198,12 +199,18 @@ class TestDefaultsAreReadBack:
 
     def test_what_was_asked_for_is_no_default(self) -> None:
         encoder = self.encoder()
-        encoder.correct([self.ran(64.0, assignment={"max_num_seqs": 64})])
+        encoder.correct([replace(trial(), assignment={"max_num_seqs": 64}, resolved={})])
+        assert encoder.rows([{}]).knobs[0, KNOBS.index("seqs")] == 256
+
+    def test_what_a_server_fits_to_the_rest_is_no_fixed_default(self) -> None:
+        encoder = self.encoder()
+        encoder.correct([self.ran(1024), self.ran(512)])
+        assert encoder.told == {}
         assert encoder.rows([{}]).knobs[0, KNOBS.index("seqs")] == 256
 
     def test_another_studys_servers_are_not_ours(self) -> None:
         encoder = self.encoder()
-        encoder.correct([self.ran(1024.0, weight=0.3)])
+        encoder.correct([self.ran(1024, weight=0.3)])
         assert encoder.rows([{}]).knobs[0, KNOBS.index("seqs")] == 256
 
     def test_earlier_studies_are_judged_as_after_a_resume(self) -> None:
@@ -226,6 +233,53 @@ class TestDefaultsAreReadBack:
 
         agreement = Agreement(encoder)
         before = stands_on(agreement)
-        encoder.correct([self.ran(1024.0)])
+        encoder.correct([self.ran(1024)])
         assert stands_on(agreement) == stands_on(Agreement(encoder))
         assert stands_on(agreement) != before
+
+
+class TestLabelsAreReadBack:
+    """``auto`` and the kernel that it stands for are one configuration: no trial is worth telling them apart."""
+
+    def encoder(self) -> Encoder:
+        backend = Parameter(
+            name="backend",
+            target="attention-config.backend",
+            default="auto",
+            domain=Choice(values={name: name for name in ("auto", "FLASH_ATTN", "TRITON_ATTN")}),
+        )
+        others = [item for item in small_space().parameters if item.name != "attention_backend"]
+        return small_encoder(small_space(parameters=(backend, *others)), WORKLOAD)
+
+    def seen(self, encoder: Encoder, *backends: str) -> list[float]:
+        return encoder.rows([{"backend": name} for name in backends]).x[:, 0].tolist()
+
+    def test_auto_is_what_it_ran(self) -> None:
+        encoder = self.encoder()
+        auto, flash, triton = self.seen(encoder, "auto", "FLASH_ATTN", "TRITON_ATTN")
+        assert len({auto, flash, triton}) == 3
+        encoder.correct([replace(trial(), assignment={}, resolved={"backend": "FLASH_ATTN"})])
+        assert self.seen(encoder, "auto", "FLASH_ATTN", "TRITON_ATTN") == [flash, flash, triton]
+        assert encoder.rows([{}]).x[0, 0] == flash
+
+    def test_what_was_asked_for_and_not_run_is_not_what_was_asked_for(self) -> None:
+        encoder = self.encoder()
+        flash = self.seen(encoder, "FLASH_ATTN")
+        encoder.correct([replace(trial(), assignment={"backend": "TRITON_ATTN"}, resolved={"backend": "FLASH_ATTN"})])
+        assert self.seen(encoder, "TRITON_ATTN") == flash
+
+    def test_a_choice_that_depends_on_the_rest_is_its_own(self) -> None:
+        encoder = self.encoder()
+        before = self.seen(encoder, "auto")
+        ran = [replace(trial(), assignment={}, resolved={"backend": name}) for name in ("FLASH_ATTN", "TRITON_ATTN")]
+        encoder.correct(ran)
+        assert self.seen(encoder, "auto") == before
+        encoder.correct([ran[0], replace(trial(), assignment={"backend": "auto"}, resolved={})])
+        assert self.seen(encoder, "auto") == before
+
+    def test_servers_answer_under_their_own_names(self) -> None:
+        encoded = self.encoder()._encoded
+        effective = {"attention-backend": "FLASH_ATTN", "max-num-seqs": 128, "kv-cache-tokens": 90_000, "backend": None}
+        assert resolved(effective, {}, encoded) == {"backend": "FLASH_ATTN", "max_num_seqs": "128"}
+        assert resolved(effective, {"backend": "FLASH_ATTN", "max_num_seqs": "128"}, encoded) == {}
+        assert resolved({"attention-backend": "CUTLASS_MLA"}, {}, encoded) == {}

@@ -6,6 +6,7 @@ import numpy as np
 
 from tests.benchmarks.search.bench_space import Surface, choice, number, space_of
 from tests.benchmarks.search.harness import run_search
+from tuner.model.space import Parameter, Range
 
 SPEEDS = {"auto": 1.0, "triton": 1.0, "marlin": 1.0, "cutlass": 1.1}
 
@@ -105,3 +106,30 @@ def test_what_is_dosed_is_not_tried_value_by_value() -> None:
     ]
     run_search(Surface("grid", space_of("grid", parameters), evaluate, noise=0.005), "tune", seed=0, trials=16)
     assert "0.97" in tried
+
+
+def test_what_the_server_sizes_itself_may_stay_away() -> None:
+    """A setting without a default is one that the server fits to the rest: any value that is asked for may be worse.
+
+    Every candidate used to ask for one, and the best one (none) was never seen again after the defaults.
+    """
+    parameters = [
+        number("lanes", 1, 64, 4, log=True),
+        Parameter(name="layers", target="layers", domain=Range(low=24, high=49, integer=True)),
+    ]
+
+    def evaluate(setting: object) -> float:
+        assert isinstance(setting, dict)
+        asked = setting.get("layers")
+        tried.append(asked is not None)
+        fitted = 48 - float(setting["lanes"]) / 16
+        layers = fitted if asked is None else float(asked)
+        return 100 * float(setting["lanes"]) ** 0.3 * (layers / 49) ** 4 * (0.2 if layers > fitted else 1.0)
+
+    for seed in range(3):
+        tried: list[bool] = []
+        result = run_search(
+            Surface("fitted", space_of("fitted", parameters), evaluate, noise=0.01), "tune", seed=seed, trials=12
+        )
+        assert 3 <= tried.count(False) <= 11, tried
+        assert max(result.best) > 0.9 * 100 * 64**0.3 * (44 / 49) ** 4
