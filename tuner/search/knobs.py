@@ -1,7 +1,9 @@
-"""The settings of vLLM that a step-time model understands, read from what a candidate asks for.
+"""The settings of an engine that a step-time model understands, read from what a candidate asks for.
 
 Names are matched loosely (``max_num_seqs``, ``max-num-seqs``, ``compilation_config.cudagraph_mode``), because spaces
-for external programs spell them in their own way. Whatever is not recognised stays out of the mechanism.
+for external programs spell them in their own way. Beside vLLM's own stand those by which SGLang (``launch_server``),
+llama.cpp (``llama-server``) and TensorRT-LLM (``trtllm-serve``) call the same things. Whatever is not recognised stays
+out of the mechanism.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ KNOBS = (
     "kv_bits",
     "utilization",
     "kv_bytes",
+    "kv_tokens",
     "drafts",
     "draft_free",
     "tensor_parallel",
@@ -36,34 +39,57 @@ KNOBS = (
     "stream",
     "api_servers",
 )
-"""Columns of a row of knobs. ``graphs``: 0 none, 1 piecewise, 2 full decode. ``draft_free``: drafts cost no model.
+"""Columns of a row of knobs. ``graphs``: 0 none, 1 piecewise, 2 full decode. ``kv_bytes``, ``kv_tokens``: size of the
+cache where somebody asks for one, else 0. ``draft_free``: drafts cost no model.
 ``threads``: of the CPU backend's compute; ``stream``: tokens in one streamed chunk."""
 
 _SPELLINGS: dict[str, tuple[str, ...]] = {
-    "seqs": ("max-num-seqs",),
-    "batched_tokens": ("max-num-batched-tokens",),
+    "seqs": ("max-num-seqs", "max-running-requests", "parallel", "max-batch-size"),
+    "batched_tokens": ("max-num-batched-tokens", "chunked-prefill-size", "ubatch-size", "max-num-tokens"),
     "capture": (
         "max-cudagraph-capture-size",
         "compilation-config.max-cudagraph-capture-size",
         "cudagraph-capture-size",
+        "cuda-graph-max-bs",
     ),
     "capture_sizes": (
         "cudagraph-capture-sizes",
         "compilation-config.cudagraph-capture-sizes",
         "cuda-graph-sizes",
+        "cuda-graph-bs",
     ),
     "mode": ("compilation-config.cudagraph-mode", "cudagraph-mode"),
-    "eager": ("enforce-eager",),
+    "eager": ("enforce-eager", "disable-cuda-graph"),
     "quantization": ("quantization",),
-    "kv_dtype": ("kv-cache-dtype",),
-    "utilization": ("gpu-memory-utilization", "device-memory-utilization"),
+    "kv_dtype": ("kv-cache-dtype", "cache-type-k"),
+    "values_dtype": ("cache-type-v",),
+    "utilization": (
+        "gpu-memory-utilization",
+        "device-memory-utilization",
+        "mem-fraction-static",
+        "kv-cache-free-gpu-memory-fraction",
+    ),
     "kv_bytes": ("kv-cache-memory-bytes",),
-    "drafts": ("speculative-config.num-speculative-tokens", "spec-tokens", "num-speculative-tokens"),
-    "method": ("speculative-config.method", "spec-method", "speculative-method"),
-    "tensor_parallel": ("tensor-parallel-size",),
-    "data_parallel": ("data-parallel-size",),
-    "pipeline_parallel": ("pipeline-parallel-size",),
+    "kv_tokens": ("max-total-tokens", "ctx-size"),
+    "drafts": (
+        "speculative-config.num-speculative-tokens",
+        "spec-tokens",
+        "num-speculative-tokens",
+        "speculative-num-steps",
+        "draft-max",
+    ),
+    "method": (
+        "speculative-config.method",
+        "spec-method",
+        "speculative-method",
+        "speculative-algorithm",
+        "model-draft",
+    ),
+    "tensor_parallel": ("tensor-parallel-size", "tp-size"),
+    "data_parallel": ("data-parallel-size", "dp-size"),
+    "pipeline_parallel": ("pipeline-parallel-size", "pp-size"),
     "async": ("async-scheduling",),
+    "not_async": ("disable-overlap-schedule",),
     "chunked": ("enable-chunked-prefill",),
     "threads": ("vllm-cpu-omp-threads-bind",),
     "stream": ("stream-interval",),
@@ -114,8 +140,8 @@ class Defaults:
 
 
 def is_decisive(parameter: Parameter) -> bool:
-    """Whether the parameter sets the batch, tokens a step, precision, drafts, threads, or the split over devices."""
-    return _sets(parameter, *_CHOSEN, "seqs", "batched_tokens", "drafts", "threads")
+    """Whether it sets the batch, its cache, tokens a step, precision, drafts, threads, or the split over devices."""
+    return _sets(parameter, *_CHOSEN, "seqs", "batched_tokens", "kv_tokens", "drafts", "threads")
 
 
 def is_chosen(parameter: Parameter) -> bool:
@@ -167,21 +193,23 @@ def read_knobs(candidate: Candidate, defaults: Defaults) -> list[float]:
     graphs = _graphs(str(look("mode") or ""), defaults.graphs)
     if _true(look("eager")):
         graphs = 0.0
+    keys = _bits(look("kv_dtype"), 16.0)
     return [
         seqs,
         number("batched_tokens", defaults.batched_tokens),
         capture,
         graphs,
         _bits(look("quantization"), defaults.checkpoint_bits.get(candidate.checkpoint, defaults.weight_bits)),
-        _bits(look("kv_dtype"), 16.0),
+        (keys + _bits(look("values_dtype"), keys)) / 2,
         min(number("utilization", defaults.utilization), 1.0),
         number("kv_bytes", 0.0),
+        number("kv_tokens", 0.0),
         min(drafts, 64.0),
         1.0 if method.startswith(_LOOKED_UP) else 0.0,
         number("tensor_parallel", 1.0),
         number("data_parallel", 1.0),
         number("pipeline_parallel", 1.0),
-        0.0 if _false(look("async")) else 1.0,
+        0.0 if _false(look("async")) or _true(look("not_async")) else 1.0,
         0.0 if _false(look("chunked")) else 1.0,
         _threads(look("threads"), defaults.cores),
         number("stream", 1.0),
@@ -259,9 +287,9 @@ def _bits(value: object, default: float) -> float:
     name = str(value or "").lower()
     if name in _OFF:
         return default
-    if any(mark in name for mark in ("fp4", "int4", "w4", "awq", "gptq", "4bit", "nf4")):
+    if any(mark in name for mark in ("fp4", "int4", "w4", "awq", "gptq", "4bit", "nf4", "q4")):
         return 4.0
-    if any(mark in name for mark in ("fp8", "int8", "w8", "e4m3", "e5m2", "8bit")):
+    if any(mark in name for mark in ("fp8", "int8", "w8", "e4m3", "e5m2", "8bit", "q8")):
         return 8.0
     return default
 

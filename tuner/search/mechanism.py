@@ -374,7 +374,9 @@ class StepModel:
         room = np.where(knobs[:, _COLUMN["kv_bytes"]] > 0, knobs[:, _COLUMN["kv_bytes"]] * world, free)
         per_token = self._kv_per_token * knobs[:, _COLUMN["kv_bits"]] / 16
         # A model that does not fit on paper may run all the same (another model is measured).
-        return np.asarray(np.maximum(room, 0.02 * self._memory) / per_token)
+        held = np.maximum(room, 0.02 * self._memory) / per_token
+        asked = knobs[:, _COLUMN["kv_tokens"]]
+        return np.asarray(np.where(asked > 0, asked, held))
 
     def _named(self, theta: Array | None) -> dict[str, Array]:
         """Coefficient → its value, or a column of values, one per set of coefficients."""

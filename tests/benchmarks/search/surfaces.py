@@ -337,7 +337,7 @@ def other_engine(seed: int) -> Surface:
     parameters = [
         number("threads", 1, 32, 4),
         number("ubatch", 32, 4096, 512, log=True),
-        number("parallel", 1, 64, 1, log=True),
+        number("lanes", 1, 64, 1, log=True),
         choice("flash", ["auto", "on", "off"]),
         choice("cache_type", ["f16", "q8_0", "q4_0", "q5_1"]),
         choice("split", ["layer", "row", "none"]),
@@ -349,10 +349,10 @@ def other_engine(seed: int) -> Surface:
     def evaluate(s: Setting) -> float | str:
         if s["cache_type"] in ("q4_0", "q5_1") and s["flash"] == "off":
             return "error: V cache quantization requires flash attention"
-        if s["split"] == "row" and _num(s, "parallel") > 32:
+        if s["split"] == "row" and _num(s, "lanes") > 32:
             return "CUDA error: out of memory"
         many = _num(s, "threads")
-        rate = 100 * _peak(many, threads, 1.2, 0.6) * _num(s, "parallel") ** 0.5 / (1 + (_num(s, "parallel") / 40) ** 2)
+        rate = 100 * _peak(many, threads, 1.2, 0.6) * _num(s, "lanes") ** 0.5 / (1 + (_num(s, "lanes") / 40) ** 2)
         rate *= _peak(_num(s, "ubatch"), batch * (0.5 if s["cache_type"] == "f16" else 1.0), 2, 0.4)
         rate *= {"auto": 1.0, "on": 1.05, "off": 0.8}[str(s["flash"])]
         rate *= {"f16": 1.0, "q8_0": 1.1, "q4_0": 1.04, "q5_1": 0.9}[str(s["cache_type"])]

@@ -33,6 +33,34 @@ class TestKnobs:
         found = knobs()
         assert (found["seqs"], found["capture"], found["graphs"], found["drafts"]) == (256, 512, 2, 0)
 
+    def test_other_engines_say_it_in_their_own_words(self) -> None:
+        sglang = knobs(
+            max_running_requests=96, chunked_prefill_size=4096, cuda_graph_max_bs=160, mem_fraction_static=0.8,
+            tp_size=2, dp_size=4, speculative_algorithm="EAGLE3", speculative_num_steps=3,
+            disable_overlap_schedule=True,
+        )  # fmt: skip
+        vllm = knobs(
+            max_num_seqs=96, max_num_batched_tokens=4096, max_cudagraph_capture_size=160, gpu_memory_utilization=0.8,
+            tensor_parallel_size=2, data_parallel_size=4, async_scheduling=False,
+            speculative_config={"method": "eagle3", "num_speculative_tokens": 3},
+        )  # fmt: skip
+        assert sglang == vllm
+        llama = knobs(
+            parallel=6, ubatch_size=512, ctx_size=8192, cache_type_k="q8_0", cache_type_v="q4_0",
+            model_draft="draft.gguf", draft_max=4,
+        )  # fmt: skip
+        assert (llama["seqs"], llama["batched_tokens"], llama["kv_tokens"]) == (6, 512, 8192)
+        assert (llama["kv_bits"], llama["drafts"]) == (6, 4)
+        assert knobs(cache_type_k="q8_0")["kv_bits"] == knobs(kv_cache_dtype="fp8")["kv_bits"] == 8
+        assert knobs(disable_cuda_graph=True)["graphs"] == 0
+
+    def test_a_cache_of_so_many_tokens_bounds_the_batch(self) -> None:
+        model = StepModel(small_space(), WORKLOAD, per_step=False)
+        room = [
+            float(model.batch(np.array([list(knobs(max_num_seqs=512, ctx_size=n).values())]))[0]) for n in (4096, 65536)
+        ]
+        assert room[0] < room[1] / 8
+
     def test_spellings(self) -> None:
         found = knobs(max_num_seqs="64", compilation_config={"cudagraph_mode": "PIECEWISE"}, quantization="fp8")
         assert (found["seqs"], found["graphs"], found["weight_bits"]) == (64, 1, 8)
