@@ -27,7 +27,7 @@ from tuner.model.projection import estimate_of
 from tuner.model.secrets import MASK, looks_secret, mask, mask_environment
 from tuner.model.serve_config import LAUNCHER_KEYS, serve_config
 from tuner.model.summary import basis_words, judgement_values
-from tuner.model.targets import figure
+from tuner.model.targets import figure, percent
 from tuner.model.words import defaults_of, kind_of
 
 __all__ = ["ExportResult", "Reader", "differences", "export_winner", "render"]
@@ -342,8 +342,8 @@ def _reservations(about: Mapping[str, Json], trials: Sequence[Trial], judgement:
 
 def _gain(judgement: Judgement) -> str:
     if not (finite(judgement.low) and finite(judgement.high)):
-        return f"{judgement.gain:+.1%}, no interval"
-    return f"{judgement.gain:+.1%}, {gain_interval(judgement.low, judgement.high, judgement.level)}"
+        return f"{percent(judgement.gain)}, no interval"
+    return f"{percent(judgement.gain)}, {gain_interval(judgement.low, judgement.high, judgement.level)}"
 
 
 def _limits(about: Mapping[str, Json], metrics: Mapping[str, float]) -> list[str]:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tuner.model.candidate import Candidate
-from tuner.model.choices import differing, fit, shown
+from tuner.model.choices import Choices, fit
 from tuner.model.json import Json
 from tuner.model.judge import misses
 from tuner.model.outcome import Outcome, Status
@@ -65,7 +65,7 @@ class StudyView:
     ) -> None:
         self._further = tuple(further)
         self._limits = tuple(limits)
-        self._defaults = dict(defaults or {})
+        self._choices = Choices(dict(defaults or {}), name=name)
         self._name = name
         self._console = console
         self._objective = objective
@@ -93,10 +93,10 @@ class StudyView:
     def trial_started(self, number: int, candidate: Candidate, *, done: int, total: int | None) -> None:
         """See :class:`tuner.ports.Observer`."""
         of = f" of {total}" if total is not None else ""
-        self._trial = f"trial {done + 1}{of} (#{number})"
+        self._trial = f"#{number} ({done + 1}{of})"
         self._phase = ("starting", "")
         self._phase_began = time.monotonic()
-        self._line(Text.assemble((f"{self._trial} ", "bold"), self._describe(candidate)), live=False)
+        self._line(Text.assemble((f"{self._trial} ", "bold"), self._describe(number, candidate)), live=False)
 
     def phase(self, phase: str, detail: str) -> None:
         """See :class:`tuner.ports.Observer`."""
@@ -119,14 +119,14 @@ class StudyView:
         line = Text.assemble((f"{mark} ", style), (f"#{number:<3} ", "bold"), self._result(outcome))
         if is_best:
             line.append("  ← best", style="bold green")
-        line.append(f"  {self._describe(outcome.candidate)}", style="dim")
+        line.append(f"  {self._describe(number, outcome.candidate)}", style="dim")
         self._line(line)
+        if is_best:
+            self._choices.reference = (number, outcome.candidate.assignment)
 
-    def _describe(self, candidate: Candidate) -> str:
-        """One line for people: what the sampler chose beyond the defaults."""
-        own = differing(candidate.assignment, self._defaults)
-        words = [f"{name}={shown(value)}" for name, value in own.items()]
-        return fit(words, _LONGEST, 1)[0] if words else self._name
+    def _describe(self, number: int, candidate: Candidate) -> str:
+        """One line for people: what the sampler chose beyond the defaults, or beside the best so far."""
+        return fit(self._choices.words(number, candidate.assignment), _LONGEST, 1)[0]
 
     def resumed(self, baseline: float | None, best: float | None) -> None:
         """See :class:`tuner.ports.Observer`."""

@@ -129,7 +129,7 @@ def test_the_header_says_what_was_measured_on_what(tmp_path: Path) -> None:
         "cpu (EPYC)",
         "vllm 0.32.0",
         "throughput/output 820 tok/s; vLLM's defaults: 500 tok/s",
-        "+64.0%, 99 % interval +60.0% to +68.0% (over 3 and 2 server starts). Verdict: better.",
+        "+64.0%, 99 % interval +60.0% to +68.0% (over 3 server starts against 2). Verdict: better.",
         "latency/ttft_p99 <= 500, measured 120",
         "0.610 ± 0.030",
         "read back by the parser of vLLM 0.32.0",

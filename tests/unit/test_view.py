@@ -40,7 +40,7 @@ def measured(**metrics: float) -> Outcome:
 
 def test_a_candidate_is_told_by_what_departs_from_the_defaults() -> None:
     text = seen(measured(latency__ttft_p99=100.0))
-    assert "trial 4 of 8 (#3) seqs=64\n" in text
+    assert "#3 (4 of 8) seqs=64\n" in text
     assert "block_size" not in text
     assert "✓ #3   700 tok/s  seqs=64" in text
 
@@ -118,3 +118,18 @@ def test_a_failure_is_no_sentence_about_its_time() -> None:
     failure = Failure(kind="no-kv", cause="2 GiB do not fit.", blame=Blame.CONFIGURATION)
     outcome = Outcome(candidate=CANDIDATE, status=Status.BROKEN, failure=failure, seconds={"total": 12.0})
     assert "✗ #3   no-kv: 2 GiB do not fit (after 12 s)  seqs=64\n" in seen(outcome)
+
+
+def test_a_trial_is_told_by_what_it_changes_of_the_best() -> None:
+    """Beyond a dozen settings a line ended in "+3 more", and the three were what had been tried."""
+    many = {f"a_long_parameter_name_{n}": n for n in range(20)}
+    best = Candidate(assignment={**many, "seqs": 64}, arguments={})
+    other = Candidate(assignment={**many, "seqs": 96}, arguments={})
+    out = io.StringIO()
+    with StudyView(Console(file=out, width=80), Objective()) as view:
+        view.trial_ended(3, replace(measured(latency__ttft_p99=1.0), candidate=best), is_best=True)
+        view.trial_started(4, other, done=4, total=8)
+        view.trial_ended(4, replace(measured(latency__ttft_p99=1.0), candidate=other), is_best=False)
+    text = out.getvalue()
+    assert "#4 (5 of 8) as #3 but seqs=96\n" in text
+    assert text.splitlines()[-1].endswith("as #3 but seqs=96")

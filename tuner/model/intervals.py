@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from tuner.model.measurement import Estimate
-from tuner.model.targets import short_name
+from tuner.model.targets import percent, short_name
 from tuner.model.workload import Objective
 
 __all__ = ["gain_interval", "gain_words", "mean_estimate"]
@@ -38,7 +38,7 @@ def mean_estimate(samples: Sequence[float]) -> Estimate:
 
 def gain_words(gain: float, objective: Objective) -> str:
     """``+60.0%``; of what should be small the change with its name (``-63.5% tpot_p50``), as its figures show it."""
-    return f"{gain:+.1%}" if objective.maximize else f"{0.0 - gain:+.1%} {short_name(objective.metric)}"
+    return percent(gain) if objective.maximize else f"{percent(0.0 - gain)} {short_name(objective.metric)}"
 
 
 def gain_interval(low: float, high: float, level: float, *, maximize: bool = True) -> str:
@@ -47,4 +47,4 @@ def gain_interval(low: float, high: float, level: float, *, maximize: bool = Tru
     Without ``maximize`` it is the change's interval, as in :func:`gain_words`.
     """
     low, high = (low, high) if maximize else (0.0 - high, 0.0 - low)
-    return f"{level * 100:.4g} % interval {low:+.1%} to {high:+.1%}"
+    return f"{level * 100:.4g} % interval {percent(low)} to {percent(high)}"

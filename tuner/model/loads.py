@@ -12,6 +12,10 @@ from tuner.model.workload import Limit
 __all__ = ["LoadAnswer", "load_answers", "load_favourites"]
 
 
+_TIE = 0.01
+"""Relative difference at a load below which two configurations are one answer."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadAnswer:
     """What the study found at one load point. Values, limits and judgements are of this point alone.
@@ -76,14 +80,23 @@ def load_answers(
 
 
 def load_favourites(history: History, limits: Sequence[Limit]) -> list[Contender]:
-    """Per load point the configuration that looks best there, if better than the defaults: worth confirming."""
+    """Per load point the configuration that looks best there: worth confirming.
+
+    Not where the defaults are as good, nor where the one that is best over all loads does the same within a percent:
+    more starts would only settle a tie.
+    """
+    winner = history.winner()
     found = []
     for name in load_names(history):
         here = at_load(history, name, limits)
         baseline, contenders = here.sides()
         best = contenders[0] if contenders else None
-        if best is not None and (baseline is None or here.objective.better(best.value, baseline.value)):
-            found.append(best)
+        if best is None or not (baseline is None or here.objective.better(best.value, baseline.value)):
+            continue
+        overall = next((c for c in contenders if winner and c.candidate.key == winner.candidate.key), None)
+        if overall is not None and abs(best.value - overall.value) <= _TIE * abs(best.value):
+            best = overall
+        found.append(best)
     return found
 
 

@@ -158,8 +158,8 @@ def basis_words(judgement: Mapping[str, Any], confirmed: int, kind: str = "vllm"
     start, several, alone, fresh = _STANDS_ON.get(kind, _STANDS_ON["vllm"])
     ours, theirs = judgement["challenger_starts"], judgement["baseline_starts"]
     if judgement["basis"] == "starts":
-        return f"over {ours} and {theirs} {start}s"
-    starts = f"one {start} each" if ours == theirs == 1 else f"{ours} and {theirs} {start}s"
+        return f"over {ours} {start}{'s' * (ours != 1)} against {theirs}"
+    starts = f"one {start} each" if ours == theirs == 1 else f"{ours} {start}{'s' * (ours != 1)} against {theirs}"
     sure = {0: ", not confirmed", 1: f", confirmed on one fresh {fresh} only"}.get(confirmed, "")
     return f"from {alone if judgement.get('single') else several} of {starts}{sure}"
 

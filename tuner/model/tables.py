@@ -11,7 +11,7 @@ from typing import Any
 
 from tuner.model.choices import differing, shown
 from tuner.model.json import finite
-from tuner.model.targets import figure, short_name
+from tuner.model.targets import figure, percent, short_name
 from tuner.model.words import DEFAULTS, VLLM_DEFAULTS
 
 __all__ = ["TextTable", "choices", "front_lines", "front_table", "loads_lines", "loads_table", "markdown"]
@@ -160,13 +160,16 @@ def _value(measured: Entry | None) -> str:
 
 
 def _gain(judgement: Entry | None) -> str:
-    return "" if judgement is None or judgement["gain"] is None else f"{judgement['gain']:+.1%}"
+    return "" if judgement is None or judgement["gain"] is None else percent(judgement["gain"])
 
 
 def _ends(judgement: Entry | None) -> str:
     if judgement is None or not finite(judgement["low"]) or not finite(judgement["high"]):
         return ""
-    return f"{judgement['low'] * 100:+.1f} to {judgement['high']:+.1%}"
+    low, high = judgement["low"], judgement["high"]
+    # One unit for both ends where they have one.
+    first = f"{low * 100:+.1f}" if percent(high).endswith("%") else percent(low)
+    return f"{first} to {percent(high)}"
 
 
 def _verdict(judgement: Entry) -> str:

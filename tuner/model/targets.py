@@ -21,9 +21,12 @@ __all__ = [
     "parse_duration",
     "parse_limit",
     "parse_objective",
+    "percent",
     "short_name",
 ]
 
+_MANY = 10.0
+"""Gains beyond this factor are told as factors."""
 _PERCENTILES = ("mean", "p50", "p90", "p99")
 
 METRICS: dict[str, tuple[str, bool, str]] = {
@@ -127,7 +130,12 @@ def change(before: float | None, after: float | None) -> str:
     """
     if not before or after is None or not math.isfinite(before) or not math.isfinite(after):
         return ""
-    return f"{(after - before) / abs(before):+.1%}"
+    return percent((after - before) / abs(before))
+
+
+def percent(gain: float) -> str:
+    """``+60.0%``; of what multiplies a figure by more than ten, how often (``×1,058``): nobody reads +105,656 %."""
+    return f"×{1 + gain:,.0f}" if gain > _MANY else f"{gain:+.1%}"
 
 
 def against(value: float, default: float | None) -> str:

@@ -221,6 +221,15 @@ def test_recorded_runs_against_themselves_twenty_times() -> None:
     assert found >= 18
 
 
+def test_what_scatters_around_nothing_says_nothing_of_the_other_side() -> None:
+    """Goodput of 0.0065 ± 250 % against 1.6 ± 0.2 %: the one's relative scatter made of the other "not significant"."""
+    defaults, winner = [0.0003, 0.0041, 0.0151], [1.599, 1.601]
+    judged = compare(defaults, winner, True, alike=True)
+    assert judged.verdict == "better"
+    assert judged.low > 100
+    assert compare(winner, defaults, True, alike=True).verdict == "worse"
+
+
 def test_two_starts_a_side_decide_where_both_scatter_alike() -> None:
     """Two CPU cores: 469 and 445 tok/s against 300, 303 and 288 were no significant difference to Welch."""
     defaults, winner = (300.2, 303.0, 288.4), (468.7, 445.3)

@@ -150,6 +150,15 @@ def test_what_was_stopped_early_still_answers_for_its_load_but_its_accuracy_is_o
     assert [c.number for c in load_favourites(sweep.history, ())] == [3, 2]
 
 
+def test_a_tie_with_the_winner_at_one_load_is_not_worth_two_starts(sweep: Sweep) -> None:
+    sweep.add(candidate(6), 90.4, 310.0)
+    assert [c.number for c in load_favourites(sweep.history, ())] == [3, 3]
+    sweep.add(candidate(7), 80.0, 311.0)  # the best in company alone, by a third of a percent
+    assert [c.number for c in load_favourites(sweep.history, ())] == [3, 3]
+    sweep.add(candidate(8), 92.0, 200.0)  # two percent better alone
+    assert [c.number for c in load_favourites(sweep.history, ())] == [5, 3]
+
+
 def test_a_confirmed_best_stands_until_another_is_better_beyond_doubt(sweep: Sweep) -> None:
     sweep.add(candidate(1), 88.0, 190.0, origin="confirm")
     sweep.add(candidate(1), 88.4, 190.0, origin="confirm")

@@ -60,7 +60,7 @@ def shown(width: int = 120) -> tuple[Console, io.StringIO]:
     [
         (
             "better",
-            "Trial 1 beats vLLM's defaults: +60.0% (99 % interval +50.0% to +70.0%), over 2 and 3 server starts.",
+            "Trial 1 beats vLLM's defaults: +60.0% (99 % interval +50.0% to +70.0%), over 2 server starts against 3.",
         ),
         ("no significant difference", "No significant gain over vLLM's defaults (trial 1: +60.0%"),
         ("worse", "Nothing beats vLLM's defaults; the best other is trial 1"),
@@ -328,10 +328,10 @@ def test_without_a_winner_there_is_no_empty_column() -> None:
     ("basis", "ours", "theirs", "confirmed", "words"),
     [
         ("rounds", 1, 1, 0, "from rounds of one server start each, not confirmed"),
-        ("rounds", 1, 2, 0, "from rounds of 1 and 2 server starts, not confirmed"),
-        ("rounds", 1, 2, 1, "from rounds of 1 and 2 server starts, confirmed on one fresh start only"),
-        ("rounds", 2, 1, 2, "from rounds of 2 and 1 server starts"),
-        ("starts", 2, 3, 2, "over 2 and 3 server starts"),
+        ("rounds", 1, 2, 0, "from rounds of 1 server start against 2, not confirmed"),
+        ("rounds", 1, 2, 1, "from rounds of 1 server start against 2, confirmed on one fresh start only"),
+        ("rounds", 2, 1, 2, "from rounds of 2 server starts against 1"),
+        ("starts", 2, 3, 2, "over 2 server starts against 3"),
     ],
 )
 def test_the_basis_is_worded_after_the_starts(basis: str, ours: int, theirs: int, confirmed: int, words: str) -> None:
@@ -346,12 +346,12 @@ def test_the_basis_is_worded_after_the_starts(basis: str, ours: int, theirs: int
 @pytest.mark.parametrize(
     ("kind", "basis", "single", "confirmed", "words"),
     [
-        ("external", "rounds", True, 1, "from single values of 1 and 2 trials, confirmed on one fresh trial only"),
-        ("external", "rounds", False, 0, "from samples of 1 and 2 trials, not confirmed"),
-        ("external", "starts", False, 2, "over 1 and 2 trials"),
-        ("replay", "rounds", False, 1, "from draws of 1 and 2 replayed answers, confirmed on one fresh answer only"),
-        ("replay", "starts", False, 2, "over 1 and 2 replayed answers"),
-        ("vllm", "rounds", True, 0, "from single rounds of 1 and 2 server starts, not confirmed"),
+        ("external", "rounds", True, 1, "from single values of 1 trial against 2, confirmed on one fresh trial only"),
+        ("external", "rounds", False, 0, "from samples of 1 trial against 2, not confirmed"),
+        ("external", "starts", False, 2, "over 1 trial against 2"),
+        ("replay", "rounds", False, 1, "from draws of 1 replayed answer against 2, confirmed on one fresh answer only"),
+        ("replay", "starts", False, 2, "over 1 replayed answer against 2"),
+        ("vllm", "rounds", True, 0, "from single rounds of 1 server start against 2, not confirmed"),
     ],
 )
 def test_the_basis_is_worded_after_what_measured(
@@ -386,7 +386,8 @@ def test_a_replay_says_at_its_end_that_nothing_was_started() -> None:
     lines = out.getvalue().splitlines()
     assert "Replayed from a recorded table: nothing was started, nothing was measured." in lines
     assert (
-        "Trial 1 beats the defaults: +60.0% (99 % interval +50.0% to +70.0%), over 2 and 3 replayed answers." in lines
+        "Trial 1 beats the defaults: +60.0% (99 % interval +50.0% to +70.0%), over 2 replayed answers against 3."
+        in lines
     )
     history = study()
     history.trials.pop()
