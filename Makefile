@@ -74,6 +74,7 @@ benchmarks: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.benchmarks.search_benchmark
 	$(BIN)/python -m tests.benchmarks.price_benchmark
 	$(BIN)/python -m tests.benchmarks.scale_benchmark
+	$(BIN)/python -m tests.benchmarks.outside_benchmark
 
 live: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.benchmarks.live_benchmark

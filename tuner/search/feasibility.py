@@ -8,7 +8,6 @@ failures have in common outweighs three labels that each explain one.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -16,15 +15,24 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.model.json import Scalar
 from tuner.search.distributions import Encoding
+from tuner.search.naming import (
+    HUNGRY,
+    SOMEWHAT_HUNGRY,
+    Sisters,
+    Words,
+    names_of,
+    plain,
+    range_words,
+    sisters_among,
+    words_of,
+)
 from tuner.search.resampling import systematic
 
 __all__ = ["Suspects", "suspect_model"]
 
 Array: TypeAlias = NDArray[np.float64]
 Flags: TypeAlias = NDArray[np.bool_]
-Words: TypeAlias = tuple[re.Pattern[str], ...]
 
 _LABEL, _SIZE, _USUAL, _PAIR = 0.13, 0.05, 0.004, 0.0015
 """Prior chances that a label, one of a few sizes, the default, or a pair is dead."""
@@ -44,13 +52,10 @@ _NAMED, _ABOUT = 6.0, 3.0
 """Factors on the blame of what an error message names, and of a label whose parameter it names."""
 _ALONE = 0.4
 """Factor on the blame of what no other failure of the same cause contains."""
+_KIN = 0.4
+"""Chance that a label is dead whose sister failed, for a reason that names the word which both share."""
 _LEAK = 0.02
 """Blame that nothing here deserves: chance, or a reason outside the space."""
-_STUFFING = re.compile(r"^(?:enable|disable|use|max|num|vllm)_|_(?:size|type|mode|method|name)$")
-"""What names of settings begin and end with, and messages leave away."""
-_HUNGRY = ("memory_utilization", "kv_cache_memory", "batched_tokens", "max_model_len")
-_SOMEWHAT_HUNGRY = ("max_num_seqs", "capture", "spec_tokens", "speculative_tokens")
-"""Parameters of which more takes more memory: the far end is likelier to be dead, and to blame for running out."""
 _CAUSED = 0.95
 """Chance that a trial fails which contains something dead."""
 _SAMPLES, _HEATING, _SETTLED = 96, 12, 5
@@ -87,6 +92,7 @@ class Suspects:
         pairable: whether it may be dead beside another one alone.
         words: what an error message would call it.
         about: what an error message would call the parameter, where that is not enough to single out the label.
+        sisters: labels that share a word: two kernels of one library.
     """
 
     columns: NDArray[np.int64]
@@ -97,14 +103,19 @@ class Suspects:
     pairable: Flags
     words: tuple[Words, ...]
     about: tuple[Words, ...]
+    sisters: tuple[Sisters, ...]
 
     @classmethod
     def of(cls, encoded: Mapping[str, Encoding], *, only: frozenset[str] | None = None) -> Suspects:
         """Every label, and both ends of every range in steps away from the default."""
         rows: list[_Suspect] = []
+        kin: list[Sisters] = []
         for column, (name, item) in enumerate(encoded.items()):
-            if only is None or name in only:
-                rows += _ends(column, item) if item.ordered else _labels(column, item)
+            if only is not None and name not in only:
+                continue
+            if not item.ordered:
+                kin += sisters_among(item, len(rows))
+            rows += _ends(column, item) if item.ordered else _labels(column, item)
         if not rows:
             rows = [_Suspect(0, 0, -9.0, _USUAL)]
         return cls(
@@ -116,6 +127,7 @@ class Suspects:
             pairable=np.array([row.pairs for row in rows]),
             words=tuple(row.words for row in rows),
             about=tuple(row.about for row in rows),
+            sisters=tuple(kin),
         )
 
     def present(self, x: Array) -> Flags:
@@ -126,11 +138,21 @@ class Suspects:
         beyond = np.where(self.kinds == 1, values >= self.values - 1e-9, values <= self.values + 1e-9)
         return np.asarray(known & np.where(self.kinds == 0, equal, beyond))
 
+    def sisters_of(self, bad: Flags, messages: Sequence[str]) -> NDArray[np.int64]:
+        """Labels whose sister failed for something that they have in common: a library that is not installed."""
+        found: set[int] = set()
+        for row, message in zip(bad, messages, strict=True):
+            text = plain(message)
+            for item in self.sisters:
+                if row[item.label] and item.accused(text):
+                    found.update(item.others)
+        return np.array(sorted(found), dtype=np.int64)
+
     def named(self, messages: Sequence[str]) -> Array:
         """Factor on the blame of each suspect per failed trial."""
         out = np.ones((len(messages), len(self.words)))
         for row, message in enumerate(messages):
-            text = _plain(message)
+            text = plain(message)
             for words, factor in ((self.about, _ABOUT), (self.words, _NAMED)):
                 found = [any(word.search(text) for word in said) for said in words]
                 out[row, found] = factor
@@ -196,13 +218,16 @@ def suspect_model(
         causes=causes,
     )
     pair_prior = _pair_prior(suspects, named, bad, pairs)
-    prior = suspects.prior
+    kin = suspects.sisters_of(bad, messages)
+    prior = suspects.prior.copy()
+    prior[kin] = np.maximum(prior[kin], _KIN)
     tried = suspects.labels & present.any(axis=0)
     for _ in range(2):
         dead, groups = case.blame(np.concatenate([prior, pair_prior]))
         # Where every second label turns out dead, the untried ones are less to be trusted too.
         rate = (dead[: len(prior)][tried].sum() + 1.3) / (tried.sum() + 10.0) if tried.any() else _LABEL
         prior = np.where(suspects.labels, np.clip(rate, 0.05, 0.4), suspects.prior)
+        prior[kin] = np.maximum(prior[kin], _KIN)
     single, pair = dead[: len(prior)], dead[len(prior) :]
     keep = pair > _NEGLIGIBLE
     groups = np.concatenate([groups[: len(prior)], groups[len(prior) :][keep]])
@@ -322,14 +347,14 @@ def _pairs(bad: Flags) -> NDArray[np.int64]:
 
 def _labels(column: int, item: Encoding) -> list[_Suspect]:
     default = item.position(item.default) if item.default is not None else None
-    about = _names(item)
+    about = names_of(item)
     return [
         _Suspect(
             column,
             0,
             float(position),
             _USUAL if position == default else _LABEL,
-            _words(item.name, value),
+            words_of(item.name, value),
             about,
             label=position != default,
         )
@@ -338,7 +363,7 @@ def _labels(column: int, item: Encoding) -> list[_Suspect]:
 
 
 def _ends(column: int, item: Encoding) -> list[_Suspect]:
-    words, about = _range_words(item.name), _names(item)
+    words, about = range_words(item.name), names_of(item)
     default = item.unit(item.default) if item.default is not None else None
     rows: list[_Suspect] = []
     units = [unit for unit in (item.unit(value) for value in item.values) if unit is not None]
@@ -346,10 +371,10 @@ def _ends(column: int, item: Encoding) -> list[_Suspect]:
         # Few sizes: each may be unsupported by itself (block sizes), the default beside something else.
         for value, unit in zip(item.values, units, strict=True):
             chance = _USUAL if unit == default else _SIZE
-            rows.append(_Suspect(column, 0, unit, chance, (*words, *_words(item.name, value))))
-    plain = _plain(item.name)
-    hungry = any(mark in plain for mark in _HUNGRY)
-    above = _HUNGRY_END if hungry else _SOMEWHAT_HUNGRY_END if any(m in plain for m in _SOMEWHAT_HUNGRY) else _END
+            rows.append(_Suspect(column, 0, unit, chance, (*words, *words_of(item.name, value))))
+    name = plain(item.name)
+    hungry, somewhat = (any(mark in name for mark in marks) for marks in (HUNGRY, SOMEWHAT_HUNGRY))
+    above = _HUNGRY_END if hungry else _SOMEWHAT_HUNGRY_END if somewhat else _END
     for kind, chance in ((1, above), (2, _END)):
         far = 1.0 if kind == 1 else 0.0
         if default is None:
@@ -374,36 +399,3 @@ def _cuts(
         _Suspect(column, kind, place, chance / _STEPS, words, pairs=pairs and index in (3, 6, 9))
         for index, place in enumerate(places)
     ]
-
-
-def _words(name: str, value: Scalar) -> Words:
-    text = _plain(str(value))
-    # Short labels ("8", "on") occur in any message; a name and its value together do not.
-    if len(text) >= 3 and not text.isdigit() and text not in ("auto", "none", "true", "false", "off"):
-        return (_word(text),)
-    return (_word(_plain(name)), re.compile(rf"{re.escape(_plain(name))}[\W_]{{1,4}}{re.escape(text)}\b"))
-
-
-def _names(item: Encoding) -> Words:
-    """The parameter's own name and the flag or variable behind it, as prose inflects them.
-
-    ``pipeline_parallel_size`` is "pipeline parallelism" in an error message. Short names stand in any message.
-    """
-    last = re.split(r"[.:]", item.parameter.target)[-1]
-    stems = dict.fromkeys(_STUFFING.sub("", _plain(name)).strip("_") for name in (item.name, last))
-    return tuple(re.compile(rf"(?<![a-z0-9]){re.escape(stem)}") for stem in stems if len(stem) >= 5)
-
-
-def _range_words(name: str) -> Words:
-    """The name itself; where more takes more memory, what running out of it is called too."""
-    plain = _plain(name)
-    memory = (re.compile(r"out_?of_?memory|(?<![a-z0-9])oom(?![a-z0-9])|no_available_memory|kv_too_small|kv_cache"),)
-    return (_word(plain), *(memory if any(mark in plain for mark in (*_HUNGRY, *_SOMEWHAT_HUNGRY)) else ()))
-
-
-def _word(text: str) -> re.Pattern[str]:
-    return re.compile(rf"(?<![a-z0-9]){re.escape(text)}(?![a-z0-9])")
-
-
-def _plain(text: str) -> str:
-    return text.lower().replace("-", "_").replace(" ", "_")

@@ -272,3 +272,38 @@ def test_the_default_of_a_few_sizes_may_be_dead_beside_something_else() -> None:
     again, other = model.chance(np.array([[one, node], [two, node]]))
     assert again < 0.3
     assert other > 0.75
+
+
+class TestSisters:
+    """Two kernels of one library that is not installed, two transports of another: one failure speaks of both."""
+
+    LABELS = ("allgather", "mori_high_throughput", "mori_low_latency", "deepep_high_throughput", "deepep_low_latency")
+
+    def chances(self, message: str) -> dict[str, float]:
+        parameter = Parameter(
+            name="all2all",
+            target="all2all-backend",
+            default="allgather",
+            domain=Choice(values={x: x for x in self.LABELS}),
+        )
+        encoded = encodings(small_space(parameters=(parameter,)))
+        rows = np.array([[0.0], [1.0]])
+        model = suspect_model(Suspects.of(encoded), rows, np.array([False, True]), [message], causes=[message])
+        return dict(zip(self.LABELS, model.chance(np.arange(len(self.LABELS), dtype=float)[:, None]), strict=True))
+
+    def test_a_library_that_is_missing_is_missing_for_both(self) -> None:
+        chances = self.chances("ImportError: MoRI is not installed: No module named 'mori'")
+        assert chances["mori_low_latency"] < 0.65
+        assert chances["deepep_low_latency"] > 0.75
+        assert chances["allgather"] > 0.99
+
+    def test_a_message_that_names_the_label_alone_accuses_the_label_alone(self) -> None:
+        chances = self.chances("mori_high_throughput needs two nodes")
+        assert chances["mori_high_throughput"] < 0.3
+        assert chances["mori_low_latency"] > 0.75
+
+    def test_what_every_label_shares_is_no_family(self) -> None:
+        kernels = Parameter(
+            name="kernel", target="kernel", domain=Choice(values={x: x for x in ("rocm_a", "rocm_b", "rocm_c")})
+        )
+        assert Suspects.of(encodings(small_space(parameters=(kernels,)))).sisters == ()
