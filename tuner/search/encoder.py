@@ -27,6 +27,8 @@ Array: TypeAlias = NDArray[np.float64]
 _ABSENT, _UNKNOWN = -1.0, -2.0
 _DECISIVE = 3.0
 _MOST_REMEMBERED = 20_000
+_LATEST = 200
+"""Trials whose servers are listened to: what a machine makes of a setting does not change with time."""
 
 
 @dataclass(frozen=True)
@@ -104,19 +106,25 @@ class Encoder:
 
     def correct(self, trials: Sequence[Observation]) -> None:
         """Take from the servers what ran: what a space states of a default may be true of another card."""
-        ran: dict[tuple[str, Scalar], set[Scalar]] = {}
-        own = [trial for trial in trials if trial.weight >= 1 and trial.started]
+        ran: dict[tuple[str, Scalar], list[Scalar]] = {}
+        own = [trial for trial in trials if trial.weight >= 1 and trial.started][-_LATEST:]
         for name in dict.fromkeys(name for trial in own for name in trial.resolved if name in self._encoded):
             item = self._encoded[name]
             for trial in own:
                 asked = trial.assignment.get(name, None if item.ordered else item.default)
                 value = trial.resolved.get(name, asked)
                 if value is not None and self._conditions.active(name, trial.assignment):
-                    ran.setdefault((name, asked), set()).add(value)
+                    ran.setdefault((name, asked), []).append(value)
         # What comes out differently is no fixed value: a server fits it to the rest.
-        fixed = {key: values.pop() for key, values in ran.items() if len(values) == 1}
-        told = {name: value for (name, asked), value in fixed.items() if asked is None}
-        same = {key: value for key, value in fixed.items() if key[1] is not None and not self._encoded[key[0]].ordered}
+        fixed = {key: values for key, values in ran.items() if len(set(values)) == 1}
+        told = {name: values[0] for (name, asked), values in fixed.items() if asked is None}
+        same: dict[tuple[str, Scalar], Scalar] = {
+            (name, asked): values[0]
+            for (name, asked), values in fixed.items()
+            if asked is not None and asked != values[0] and not self._encoded[name].ordered
+            # One refusal of what was asked for may be that candidate's own.
+            if asked == self._encoded[name].default or len(values) > 1
+        }
         if (told, same) != (self.told, self._same):
             self.told, self._same = told, same
             self._memory.clear()
