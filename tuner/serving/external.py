@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import selectors
+import shlex
 import shutil
 import subprocess
 import time
@@ -21,7 +22,7 @@ from typing import Self
 from tuner.errors import InputError, StudyStopped
 from tuner.model.candidate import Candidate
 from tuner.model.outcome import Blame, Failure, Outcome, Status
-from tuner.model.secrets import mask, mask_environment
+from tuner.model.secrets import mask, mask_argv, mask_environment
 from tuner.model.words import plain, shortened
 from tuner.model.workload import Limit, LoadPoint, Objective
 from tuner.ports import Progress, TrialContext
@@ -38,6 +39,8 @@ _LONGEST_LOG = 16 << 20
 """Bytes of standard error that are kept in the trial's folder; the rest is read and dropped."""
 
 _LONGEST_LINE = 8_000
+_LONGEST_COMMAND = 60
+"""Characters of the command that stand in a line for people."""
 _GRACE_S = 15.0
 _LINGER_S = 2.0
 _CHUNK = 1 << 16
@@ -52,6 +55,11 @@ class _Run:
     tail: str
     seconds: float
     cut: str = ""
+
+
+def _shown(command: Sequence[str]) -> str:
+    """The command by the names of its files, secrets masked: ``python`` alone says nothing of what runs."""
+    return shortened(shlex.join([Path(word).name or word for word in mask_argv(command)]), _LONGEST_COMMAND)
 
 
 class ExternalRunner:
@@ -112,7 +120,7 @@ class ExternalRunner:
         shown = replace(candidate, environment=mask_environment(candidate.environment))
         kept = mask(ask(shown, context))
         (context.directory / "request.json").write_text(kept, encoding="utf-8")
-        progress("measuring", f"trial command {Path(self._command[0]).name}")
+        progress("measuring", f"trial command {_shown(self._command)}")
         try:
             run = self._execute(question, context)
         except OSError as error:

@@ -40,6 +40,20 @@ def test_the_example_measures_and_knows_what_cannot_run(tmp_path: Path) -> None:
     assert (tmp_path / "t" / "external.log").read_text().startswith("what is written")
 
 
+def test_the_command_that_runs_is_named_and_its_secrets_are_not(tmp_path: Path) -> None:
+    runner = ExternalRunner(
+        [sys.executable, str(EXAMPLE), "--api-key", "hunter2hunter2", "--rate=3"], objective=Objective()
+    )
+    said: list[str] = []
+    context = TrialContext(number=1, directory=tmp_path / "t", seed=1)
+    runner.run(CANDIDATE, context, lambda phase, detail: said.append(f"{phase}: {detail}"))
+    assert said[0].startswith("measuring: trial command python")
+    assert "trial_command.py" in said[0]
+    assert "--rate=3" in said[0]
+    assert "hunter2" not in said[0]
+    assert str(EXAMPLE.parent) not in said[0]
+
+
 def test_a_crash_is_not_believed(tmp_path: Path) -> None:
     code = 'import sys; print(\'{"status":"ok","objective":1}\'); print(\'out of luck\', file=sys.stderr); sys.exit(3)'
     got = run(tmp_path, code)
