@@ -157,7 +157,8 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         f"|---|---|--:|{'--:|' * len(_MARKS)}--:|--:|",
     ]
     order = {method: index for index, method in enumerate(METHODS)}
-    for surface, method in sorted({(r["surface"], r["method"]) for r in rows}, key=lambda key: (key[0], order[key[1]])):
+    pairs = {(row["surface"], row["method"]) for row in rows}
+    for surface, method in sorted(pairs, key=lambda pair: (pair[0], order.get(pair[1], len(order)), pair[1])):
         mine = [row for row in rows if (row["surface"], row["method"]) == (surface, method)]
         most = max(row["trials"] for row in mine)
         full = np.array([(row["share"] + row["share"][-1:] * most)[:most] for row in mine]) * 100

@@ -82,8 +82,8 @@ def load_answers(
 def load_favourites(history: History, limits: Sequence[Limit]) -> list[Contender]:
     """Per load point the configuration that looks best there: worth confirming.
 
-    Not where the defaults are as good, nor where the one that is best over all loads does the same within a percent:
-    more starts would only settle a tie.
+    Not where the defaults are as good. Where the one that is best over all loads does the same within a percent, and
+    better than the defaults, it is that one: more starts would only settle a tie.
     """
     winner = history.winner()
     found = []
@@ -94,7 +94,11 @@ def load_favourites(history: History, limits: Sequence[Limit]) -> list[Contender
         if best is None or not (baseline is None or here.objective.better(best.value, baseline.value)):
             continue
         overall = next((c for c in contenders if winner and c.candidate.key == winner.candidate.key), None)
-        if overall is not None and abs(best.value - overall.value) <= _TIE * abs(best.value):
+        if (
+            overall is not None
+            and abs(best.value - overall.value) <= _TIE * abs(best.value)
+            and (baseline is None or here.objective.better(overall.value, baseline.value))
+        ):
             best = overall
         found.append(best)
     return found

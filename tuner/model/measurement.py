@@ -16,6 +16,7 @@ _REPORTED_AS = {
     "max-cudagraph-capture-size": "cudagraph-capture-max",
     "attention-config.backend": "attention-backend",
     "kernel-config.moe_backend": "moe-backend",
+    "kernel-config.linear_backend": "linear-backend",
     "speculative-config.method": "speculative-method",
     "speculative-config.num_speculative_tokens": "num-speculative-tokens",
 }

@@ -130,7 +130,8 @@ def change(before: float | None, after: float | None) -> str:
     """
     if not before or after is None or not math.isfinite(before) or not math.isfinite(after):
         return ""
-    return percent((after - before) / abs(before))
+    gain = (after - before) / abs(before)
+    return percent(gain) if before > 0 else f"{gain:+.1%}"
 
 
 def percent(gain: float) -> str:

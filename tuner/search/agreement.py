@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.model.json import Scalar
 from tuner.search.encoder import Encoder
 from tuner.search.gaussian import Process
 from tuner.search.observations import Observation
@@ -34,7 +33,7 @@ class Agreement:
 
     encoder: Encoder
     _process: Process | None = None
-    _of: tuple[int, Mapping[str, Scalar]] | None = None
+    _of: tuple[int, object] | None = None
 
     def judged(self, history: Sequence[Observation], *, maximize: bool) -> list[Observation]:
         """The history with the weights of earlier trials scaled by how right they were; dropped where wrong."""
@@ -51,7 +50,7 @@ class Agreement:
         if len(earlier) < _FEWEST_EARLIER or any((item.value or 0.0) <= 0 for item in earlier):
             return 1.0
         sign = 1.0 if maximize else -1.0
-        known = (len(earlier), self.encoder.told)
+        known = (len(earlier), self.encoder.heard)
         if self._process is None or self._of != known:
             self._process, self._of = self._fitted(earlier, sign), known
         # Ratios to a baseline differ between machines by a factor that says nothing of the order.

@@ -28,7 +28,12 @@ class Conditions:
     _known: dict[tuple[object, ...], bool] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        self._filler = {name: _some_value(item) for name, item in self.encoded.items()}
+        # What has no default and always exists may be left away: nothing stands for it.
+        self._filler = {
+            name: item.default if item.default is not None else item.at(0.0)
+            for name, item in self.encoded.items()
+            if item.default is not None or item.parameter.when is not None
+        }
         self._reads = {name: self._closure(name) for name in self.encoded}
 
     def active(self, name: str, decided: Mapping[str, Scalar]) -> bool:
@@ -61,7 +66,3 @@ class Conditions:
                     seen[other] = None
                     waiting.append(other)
         return tuple(sorted(seen))
-
-
-def _some_value(item: Encoding) -> Scalar:
-    return item.default if item.default is not None else item.at(0.0)

@@ -104,15 +104,21 @@ class Encoder:
             return rows.x
         return np.column_stack([rows.x, self.model.features(rows.knobs, theta)])
 
+    @property
+    def heard(self) -> tuple[Mapping[str, Scalar], Mapping[tuple[str, Scalar], Scalar]]:
+        """What servers said of settings: rows mean another thing when it changes."""
+        return self.told, self._same
+
     def correct(self, trials: Sequence[Observation]) -> None:
         """Take from the servers what ran: what a space states of a default may be true of another card."""
         ran: dict[tuple[str, Scalar], list[Scalar]] = {}
-        own = [trial for trial in trials if trial.weight >= 1 and trial.started][-_LATEST:]
-        for name in dict.fromkeys(name for trial in own for name in trial.resolved if name in self._encoded):
+        own = [trial for trial in trials if trial.weight >= 1 and trial.started]
+        said = [(trial, trial.resolved) for trial in own if trial.resolved is not None][-_LATEST:]
+        for name in dict.fromkeys(name for _, resolved in said for name in resolved if name in self._encoded):
             item = self._encoded[name]
-            for trial in own:
+            for trial, resolved in said:
                 asked = trial.assignment.get(name, None if item.ordered else item.default)
-                value = trial.resolved.get(name, asked)
+                value = resolved.get(name, asked)
                 if value is not None and self._conditions.active(name, trial.assignment):
                     ran.setdefault((name, asked), []).append(value)
         # What comes out differently is no fixed value: a server fits it to the rest.
@@ -148,7 +154,8 @@ class Encoder:
         if known is None:
             candidate = self._planner.render(assignment)
             # A setting left away runs at its default, which need not be vLLM's own (a profile for a program, a fork).
-            running = self._planner.render({**self._stated, **self.told, **assignment})
+            asked = {**self._stated, **self.told, **assignment}
+            running = self._planner.render({n: self._same.get((n, value), value) for n, value in asked.items()})
             knobs = np.array(read_knobs(running, self._defaults))
             known = (self._parameters(assignment), knobs, np.array(self._planner.doubts(candidate), dtype=float))
             self._memory[key] = known

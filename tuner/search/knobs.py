@@ -61,7 +61,8 @@ _SPELLINGS: dict[str, tuple[str, ...]] = {
     "mode": ("compilation-config.cudagraph-mode", "cudagraph-mode"),
     "eager": ("enforce-eager", "disable-cuda-graph"),
     "quantization": ("quantization",),
-    "kv_dtype": ("kv-cache-dtype", "cache-type-k"),
+    "kv_dtype": ("kv-cache-dtype",),
+    "keys_dtype": ("cache-type-k",),
     "values_dtype": ("cache-type-v",),
     "utilization": (
         "gpu-memory-utilization",
@@ -70,7 +71,7 @@ _SPELLINGS: dict[str, tuple[str, ...]] = {
         "kv-cache-free-gpu-memory-fraction",
     ),
     "kv_bytes": ("kv-cache-memory-bytes",),
-    "kv_tokens": ("max-total-tokens", "ctx-size"),
+    "kv_tokens": ("ctx-size",),
     "drafts": (
         "speculative-config.num-speculative-tokens",
         "spec-tokens",
@@ -193,14 +194,16 @@ def read_knobs(candidate: Candidate, defaults: Defaults) -> list[float]:
     graphs = _graphs(str(look("mode") or ""), defaults.graphs)
     if _true(look("eager")):
         graphs = 0.0
-    keys = _bits(look("kv_dtype"), 16.0)
+    cached = _bits(look("kv_dtype"), 16.0)
+    if (halves := [look("keys_dtype"), look("values_dtype")]) != [None, None]:
+        cached = sum(_bits(half, 16.0) for half in halves) / 2
     return [
         seqs,
         number("batched_tokens", defaults.batched_tokens),
         capture,
         graphs,
         _bits(look("quantization"), defaults.checkpoint_bits.get(candidate.checkpoint, defaults.weight_bits)),
-        (keys + _bits(look("values_dtype"), keys)) / 2,
+        cached,
         min(number("utilization", defaults.utilization), 1.0),
         number("kv_bytes", 0.0),
         number("kv_tokens", 0.0),
@@ -291,7 +294,7 @@ def _bits(value: object, default: float) -> float:
         return 4.0
     if any(mark in name for mark in ("fp8", "int8", "w8", "e4m3", "e5m2", "8bit", "q8")):
         return 8.0
-    return default
+    return 5.0 if "q5" in name else default
 
 
 def _true(value: object) -> bool:

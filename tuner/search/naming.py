@@ -28,6 +28,11 @@ _STUFFING = re.compile(r"^(?:enable|disable|use|max|num|vllm)_|_(?:size|type|mod
 HUNGRY = ("memory_utilization", "kv_cache_memory", "batched_tokens", "max_model_len")
 SOMEWHAT_HUNGRY = ("max_num_seqs", "capture", "spec_tokens", "speculative_tokens")
 """Parameters of which more takes more memory: the far end is likelier to be dead, and to blame for running out."""
+_MISSING = re.compile(
+    r"no_module|not_(?:be_)?(?:installed|found|available|supported|compiled|built)|unavailable|unsupported|import|missing"
+    r"|requires?(?![a-z])|needs?(?![a-z])|only_(?:supported|available)"
+)
+"""How a message says that something is not to be had here."""
 _SHORTEST = 3
 """Letters of a word that may be a name."""
 
@@ -42,13 +47,13 @@ class Sisters:
     """One label and those of its parameter that share a word with it, as positions among the suspects."""
 
     word: re.Pattern[str]
-    whole: re.Pattern[str]
+    labels: re.Pattern[str]
     label: int
     others: tuple[int, ...]
 
     def accused(self, text: str) -> bool:
-        """Whether a message names the word, and not only the label that it is part of."""
-        return self.word.search(self.whole.sub(" ", text)) is not None
+        """Whether a message says that the word is not to be had, and not only a label that it is part of."""
+        return _MISSING.search(text) is not None and self.word.search(self.labels.sub(" ", text)) is not None
 
 
 def sisters_among(item: Encoding, first: int) -> list[Sisters]:
@@ -59,8 +64,9 @@ def sisters_among(item: Encoding, first: int) -> list[Sisters]:
         for word in re.split(r"[^a-z0-9]+", label):
             if len(word) >= _SHORTEST and not word.isdigit():
                 members.setdefault(word, set()).add(position)
+    every = re.compile("|".join(_word(label).pattern for label in sorted(labels, key=len, reverse=True)))
     return [
-        Sisters(_word(word), _word(labels[one]), first + one, tuple(first + other for other in sorted(alike - {one})))
+        Sisters(_word(word), every, first + one, tuple(first + other for other in sorted(alike - {one})))
         for word, alike in members.items()
         if 1 < len(alike) < len(labels)
         for one in sorted(alike)

@@ -39,7 +39,8 @@ class Observation:
         metrics: figures of the running server that feed the mechanism.
         steps: (running batch, seconds per decode step) pairs.
         weight: 1 for this study's own trials, less for those of earlier studies.
-        resolved: settings of the space that ran otherwise than asked, or where nothing was asked.
+        resolved: settings of the space that ran otherwise than asked, or where nothing was asked; None where no server
+            said anything.
         further: values of the objectives beside the first, None where one was not measured.
     """
 
@@ -57,7 +58,7 @@ class Observation:
     metrics: Mapping[str, float] = field(default_factory=dict)
     steps: tuple[tuple[float, float], ...] = ()
     weight: float = 1.0
-    resolved: Mapping[str, Scalar] = field(default_factory=dict)
+    resolved: Mapping[str, Scalar] | None = None
     further: tuple[float | None, ...] = ()
 
     @property
@@ -123,7 +124,7 @@ def observation_from(
         total_s=_number(told.get("total_s")),
         metrics=metrics,
         steps=tuple((float(a), float(b)) for a, b in pairs),
-        resolved=_scalars(told.get("resolved")),
+        resolved=_scalars(told["resolved"]) if "resolved" in told else None,
         further=_further(told.get("further")),
     )
 

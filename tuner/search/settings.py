@@ -6,12 +6,16 @@ import json
 from collections.abc import Mapping
 from typing import cast
 
-from tuner.model.json import Json, Scalar, canonical
+from tuner.model.json import Json, Scalar, canonical, finite
 from tuner.model.measurement import reported_as
 from tuner.model.space import UNSET, Choice
 from tuner.search.distributions import Encoding
 
 __all__ = ["assignment_of", "resolved"]
+
+
+_SWITCHES = {"1": "true", "on": "true", "yes": "true", "0": "false", "off": "false", "no": "false"}
+"""How else a switch is logged."""
 
 
 def assignment_of(settings: Mapping[str, str], encoded: Mapping[str, Encoding]) -> dict[str, Scalar] | None:
@@ -43,16 +47,28 @@ def resolved(
 ) -> dict[str, Scalar]:
     """What a server runs instead of what was asked, or where nothing was, in this space's terms.
 
-    What it names that this space does not offer is passed over.
+    Labels that this space does not offer are passed over; numbers stand as they are, also outside its ranges.
     """
-    flat = {_spelled(name): _shown(value) for name, value in effective.items() if value is not None}
+    known = {name: value for name, value in effective.items() if isinstance(value, str | int) or finite(value)}
+    flat = {_spelled(name): _shown(value) for name, value in known.items()}
     out: dict[str, Scalar] = {}
     for name, item in encoded.items():
-        text = _found(flat, name, item)
-        value = None if text is None else _value(item, text)
+        # A bundle of several settings is none of the names that servers answer to.
+        text = _found(flat, name, item) if item.parameter.target else None
+        value = None if text is None else _ran(item, text)
         if value is not None and value != assignment.get(name):
             out[name] = value
     return out
+
+
+def _ran(item: Encoding, text: str) -> Scalar | None:
+    if isinstance(item.parameter.domain, Choice):
+        return _value(item, text)
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return int(number) if item.parameter.domain.integer and number.is_integer() else number
 
 
 def _found(flat: Mapping[str, str], name: str, item: Encoding) -> str | None:
@@ -65,6 +81,8 @@ def _value(item: Encoding, text: str) -> Scalar | None:
     domain = item.parameter.domain
     if isinstance(domain, Choice):
         plain = _plain(text)
+        if set(map(type, domain.values)) == {bool}:
+            plain = _SWITCHES.get(plain, plain)
         by_value = (label for label, value in domain.values.items() if _says(value, plain))
         return next(by_value, next((label for label in domain.values if _says(label, plain)), None))
     try:

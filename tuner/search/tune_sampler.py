@@ -24,7 +24,7 @@ class TuneSampler(BaseSampler):
     """Suggests what the advisor makes of the history. One instance serves one suggestion.
 
     Raises:
-        StudyStopped: from the first suggestion of a trial, when nothing new is left.
+        StudyStopped: when a trial is asked for and nothing new is left.
     """
 
     def __init__(
@@ -42,11 +42,18 @@ class TuneSampler(BaseSampler):
         self._pending = pending
         self._seed = seed
         self._random = random.Random(seed)  # noqa: S311  (no secret)
-        self._proposed: frozenset[str] | None = None
+        self._proposal: Mapping[str, Scalar] = {}
 
     def leaves_away(self, name: str) -> bool:
-        """Whether the candidate is to run without a setting that it could have."""
-        return self._proposed is not None and name not in self._proposed
+        """Whether the candidate is to run without a setting, which it may not even have."""
+        return name not in self._proposal
+
+    def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:  # noqa: ARG002
+        """Decide on the candidate at once: Optuna would ask with the first value, after what is left away is known."""
+        proposal = self._advisor.propose(self._history, self._avoided, self._pending, seed=self._seed)
+        if proposal is None:
+            raise StudyStopped("nothing feasible is left to try: every candidate found is excluded or was tried")
+        self._proposal = proposal
 
     def infer_relative_search_space(
         self,
@@ -63,11 +70,7 @@ class TuneSampler(BaseSampler):
         search_space: dict[str, BaseDistribution],  # noqa: ARG002
     ) -> dict[str, Any]:
         """The advisor's next candidate, as internal values."""
-        proposal = self._advisor.propose(self._history, self._avoided, self._pending, seed=self._seed)
-        if proposal is None:
-            raise StudyStopped("nothing feasible is left to try: every candidate found is excluded or was tried")
-        self._proposed = frozenset(proposal)
-        return self._advisor.internal(proposal)
+        return self._advisor.internal(self._proposal)
 
     def sample_independent(
         self,

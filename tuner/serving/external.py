@@ -59,7 +59,8 @@ class _Run:
 
 def _shown(command: Sequence[str]) -> str:
     """The command by the names of its files, secrets masked: ``python`` alone says nothing of what runs."""
-    return shortened(shlex.join([Path(word).name or word for word in mask_argv(command)]), _LONGEST_COMMAND)
+    words = [Path(word).name if Path(word).is_absolute() and " " not in word else word for word in mask_argv(command)]
+    return shortened(shlex.join(words), _LONGEST_COMMAND)
 
 
 class ExternalRunner:

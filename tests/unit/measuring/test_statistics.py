@@ -230,6 +230,16 @@ def test_what_scatters_around_nothing_says_nothing_of_the_other_side() -> None:
     assert compare(winner, defaults, True, alike=True).verdict == "worse"
 
 
+@pytest.mark.parametrize(
+    ("defaults", "winner", "maximize"),
+    [([100, 101], [600, 560], True), ([100, 101, 99], [600, 560], True), ([2000, 1900], [300, 301], False)],
+)
+def test_a_gain_of_several_times_is_found_with_two_starts(
+    defaults: list[float], winner: list[float], maximize: bool
+) -> None:
+    assert compare(defaults, winner, maximize, alike=True).verdict == "better"
+
+
 def test_two_starts_a_side_decide_where_both_scatter_alike() -> None:
     """Two CPU cores: 469 and 445 tok/s against 300, 303 and 288 were no significant difference to Welch."""
     defaults, winner = (300.2, 303.0, 288.4), (468.7, 445.3)

@@ -159,6 +159,14 @@ def test_a_tie_with_the_winner_at_one_load_is_not_worth_two_starts(sweep: Sweep)
     assert [c.number for c in load_favourites(sweep.history, ())] == [5, 3]
 
 
+def test_what_loses_to_the_defaults_at_a_load_is_no_tie_there() -> None:
+    made = Sweep()
+    made.add(BASE, 100.0, 100.0, origin="baseline")
+    made.add(candidate(1), 99.7, 300.0)  # the winner over both
+    made.add(candidate(2), 100.4, 90.0)
+    assert [c.number for c in load_favourites(made.history, ())] == [2, 1]
+
+
 def test_a_confirmed_best_stands_until_another_is_better_beyond_doubt(sweep: Sweep) -> None:
     sweep.add(candidate(1), 88.0, 190.0, origin="confirm")
     sweep.add(candidate(1), 88.4, 190.0, origin="confirm")

@@ -12,8 +12,9 @@ from tests.unit.search.helpers import small_encoder, small_space
 from tests.unit.search.test_models import WORKLOAD, knobs
 from tuner.model.json import Json
 from tuner.model.outcome import Status
-from tuner.model.space import Choice, Parameter, Range
+from tuner.model.space import UNSET, Choice, Parameter, Range
 from tuner.search.agreement import Agreement
+from tuner.search.distributions import encodings
 from tuner.search.encoder import Encoder
 from tuner.search.engine import EngineReadings
 from tuner.search.knobs import KNOBS
@@ -234,6 +235,7 @@ class TestDefaultsAreReadBack:
         agreement = Agreement(encoder)
         before = stands_on(agreement)
         encoder.correct([self.ran(1024)])
+        assert encoder.heard == ({"max_num_seqs": 1024}, {})
         assert stands_on(agreement) == stands_on(Agreement(encoder))
         assert stands_on(agreement) != before
 
@@ -279,6 +281,41 @@ class TestLabelsAreReadBack:
         assert self.seen(encoder, "auto") == before
         encoder.correct([ran[0], replace(trial(), assignment={"backend": "auto"}, resolved={})])
         assert self.seen(encoder, "auto") == before
+
+    def test_a_trial_whose_server_said_nothing_contradicts_nobody(self) -> None:
+        encoder = self.encoder()
+        said = replace(trial(), assignment={}, resolved={"backend": "FLASH_ATTN"})
+        encoder.correct([said, replace(trial(), assignment={"backend": "auto"}, resolved=None)])
+        assert self.seen(encoder, "auto") == self.seen(encoder, "FLASH_ATTN")
+
+    def test_the_mechanism_hears_it_too(self) -> None:
+        precision = Parameter(
+            name="kv", target="kv-cache-dtype", default="auto", domain=Choice(values={"auto": "auto", "fp8": "fp8"})
+        )
+        encoder = small_encoder(small_space(parameters=(precision,)), WORKLOAD)
+        bits = KNOBS.index("kv_bits")
+        assert encoder.rows([{}, {"kv": "auto"}, {"kv": "fp8"}]).knobs[:, bits].tolist() == [16, 16, 8]
+        encoder.correct([replace(trial(), assignment={}, resolved={"kv": "fp8"})])
+        assert encoder.rows([{}, {"kv": "auto"}, {"kv": "fp8"}]).knobs[:, bits].tolist() == [8, 8, 8]
+
+    def test_what_is_said_otherwise_is_passed_over(self) -> None:
+        parameters = (
+            Parameter(name="tokens", target="max-num-batched-tokens", domain=Range(low=1024, high=8192, step=1024)),
+            Parameter(name="flash", target="flash-attn", domain=Choice(values={True: True, False: False})),
+            Parameter(
+                name="quantization",
+                target="",
+                domain=Choice(values={"off": UNSET, "fp8": {"arguments": {"quantization": "fp8"}}}),
+            ),
+        )
+        encoded = encodings(small_space(parameters=parameters))
+        assert resolved({"max-num-batched-tokens": 16384}, {}, encoded) == {"tokens": 16384}
+        assert resolved({"max-num-batched-tokens": 2000.0}, {}, encoded) == {"tokens": 2000}
+        assert resolved({"flash-attn": 0}, {"flash": True}, encoded) == {"flash": False}
+        assert resolved({"flash-attn": "on"}, {"flash": True}, encoded) == {}
+        assert resolved({"quantization": "fp8"}, {"quantization": "off"}, encoded) == {}
+        odd: dict[str, Json] = {"flash-attn": math.nan, "max-num-batched-tokens": [1], "quantization": {"a": None}}
+        assert resolved(odd, {}, encoded) == {}
 
     def test_servers_answer_under_their_own_names(self) -> None:
         encoded = self.encoder()._encoded

@@ -302,6 +302,14 @@ class TestSisters:
         assert chances["mori_high_throughput"] < 0.3
         assert chances["mori_low_latency"] > 0.75
 
+    def test_what_a_message_recommends_is_not_accused(self) -> None:
+        chances = self.chances("mori_high_throughput needs two nodes; use mori_low_latency on one")
+        assert chances["mori_low_latency"] > 0.75
+
+    def test_a_word_that_happens_to_be_said_accuses_nobody(self) -> None:
+        chances = self.chances("latency of the link is too high")
+        assert chances["mori_low_latency"] > 0.75
+
     def test_what_every_label_shares_is_no_family(self) -> None:
         kernels = Parameter(
             name="kernel", target="kernel", domain=Choice(values={x: x for x in ("rocm_a", "rocm_b", "rocm_c")})

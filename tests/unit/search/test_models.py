@@ -51,7 +51,8 @@ class TestKnobs:
         )  # fmt: skip
         assert (llama["seqs"], llama["batched_tokens"], llama["kv_tokens"]) == (6, 512, 8192)
         assert (llama["kv_bits"], llama["drafts"]) == (6, 4)
-        assert knobs(cache_type_k="q8_0")["kv_bits"] == knobs(kv_cache_dtype="fp8")["kv_bits"] == 8
+        assert knobs(cache_type_k="q8_0")["kv_bits"] == knobs(cache_type_k="q8_0", cache_type_v="f16")["kv_bits"] == 12
+        assert knobs(cache_type_k="f16", cache_type_v="q5_1")["kv_bits"] == 10.5
         assert knobs(disable_cuda_graph=True)["graphs"] == 0
 
     def test_a_cache_of_so_many_tokens_bounds_the_batch(self) -> None:

@@ -9,12 +9,15 @@ import pytest
 
 from tests.unit.search.helpers import SmallPlanner, broken, measured, small_space
 from tuner.errors import InputError, RunError, StudyStopped
+from tuner.model.expression import Expression
 from tuner.model.outcome import Outcome, Status
 from tuner.model.records import from_record, to_record
-from tuner.model.space import Choice, Parameter, Space
+from tuner.model.space import Choice, Parameter, Range, Space
 from tuner.model.workload import Limit, Objective
 from tuner.ports import Suggestion
 from tuner.search import SAMPLERS, OptunaOptimizer
+from tuner.search.conditions import Conditions
+from tuner.search.distributions import encodings
 
 FAST = ("tune", "tpe", "random")
 
@@ -89,22 +92,43 @@ def test_a_study_in_which_something_has_just_got_better_is_not_over(tmp_path: Pa
 
 def test_a_search_that_has_found_nothing_does_not_give_up_after_a_dozen(tmp_path: Path) -> None:
     """It said "less than 0.5 % more" of a machine whose best ran four times the defaults."""
-    optimizer, planner = opened(tmp_path, sampler="tune")
+    numbers = tuple(
+        Parameter(name=f"p{index}", target=f"p{index}", default=4, domain=Range(low=1, high=64, log=True))
+        for index in range(9)
+    )
+    optimizer, planner = opened(tmp_path, sampler="tune", space=small_space(parameters=numbers))
     baseline = optimizer.ask("baseline", {})
     optimizer.tell(baseline.number, measured(planner.baseline(), 100.0), {})
     said = []
-    for _ in range(14):
+    for _ in range(19):
         suggestion = optimizer.ask()
         optimizer.tell(suggestion.number, measured(planner.render(suggestion.assignment), 60.0), {})
         said.append(optimizer.expected_gain())
-    assert len(planner.space.parameters) == 5
-    assert said[:8] == [None] * 8
+    assert said[:16] == [None] * 16, "two launches per parameter, the defaults included"
     assert said[-1] is not None, "nothing is better than the defaults: that is worth saying too"
 
 
 def test_conditional_parameters_exist_only_with_their_condition(tmp_path: Path) -> None:
     for assignment in searched(*opened(tmp_path), 12):
         assert ("spec_tokens" in assignment) == (assignment["spec_method"] == "ngram")
+
+
+def test_a_condition_sees_that_a_setting_is_left_away(tmp_path: Path) -> None:
+    """A stand-in value made settings exist beside a method that nobody had asked for, and never the reverse."""
+    parameters = (
+        Parameter(name="method", target="method", domain=Choice(values={"ngram": "ngram", "eagle": "eagle"})),
+        Parameter(
+            name="lookup", target="lookup", domain=Range(low=1, high=8), when=Expression.parse("method == 'ngram'")
+        ),
+        Parameter(name="plain", target="plain", domain=Range(low=1, high=8), when=Expression.parse("method == null")),
+    )
+    space = small_space(parameters=parameters)
+    conditions = Conditions(encodings(space), SmallPlanner(space))
+    assert conditions.prune({"lookup": 3, "plain": 4}) == {"plain": 4}
+    assert conditions.prune({"method": "ngram", "lookup": 3, "plain": 4}) == {"method": "ngram", "lookup": 3}
+    for assignment in searched(*opened(tmp_path, sampler="tune", space=space), 10):
+        assert ("lookup" in assignment) == (assignment.get("method") == "ngram")
+        assert ("plain" in assignment) == ("method" not in assignment)
 
 
 def test_nothing_is_tried_twice(tmp_path: Path) -> None:
