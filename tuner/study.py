@@ -25,7 +25,7 @@ from tuner.model.patience import hopeless
 from tuner.model.projection import value_of
 from tuner.model.records import from_record, to_record
 from tuner.model.summary import summarise
-from tuner.model.targets import duration, short_name
+from tuner.model.targets import counted, duration, short_name
 from tuner.model.words import defaults_name, sentences
 from tuner.ports import (
     Observer,
@@ -420,7 +420,7 @@ class Study:
         """Which bound of the budget was met; of two, the one that has nothing left."""
         trials = self.budget.trials
         if trials is not None and (self.budget.seconds is None or self._history.spent(self._account.since) >= trials):
-            return f"{_SPENT} {_counted(trials, 'trial')} is spent"
+            return f"{_SPENT} {counted(trials, 'trial')} is spent"
         return f"{_SPENT} {duration(self.budget.seconds or 0.0)} is spent"
 
     def _reserve(self, total: int) -> int:
@@ -471,7 +471,7 @@ class Study:
         else:
             self._spent_before = self._history.seconds(self._account.since)
         if past:
-            self.observer.message(f"going on with {_counted(len(past), 'earlier trial')} of study {self.info.name}")
+            self.observer.message(f"going on with {counted(len(past), 'earlier trial')} of study {self.info.name}")
             best = self._history.best()
             self.observer.resumed(self._history.default_value(), None if best is None else best.value)
         self._account.write(finished=False)
@@ -501,10 +501,6 @@ class Study:
             loads=load_answers(self._history, self.info.limits, self.compare),
             front=pareto_front(self._history, self.compare),
         )
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _fresh_seed(seed: int, study: str, number: int, attempt: int) -> int:

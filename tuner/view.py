@@ -66,7 +66,6 @@ class StudyView:
         self._further = tuple(further)
         self._limits = tuple(limits)
         self._choices = Choices(dict(defaults or {}), name=name)
-        self._name = name
         self._console = console
         self._objective = objective
         self._budget_s = budget_s
@@ -164,7 +163,7 @@ class StudyView:
             text.append(" estimated")
         missed = misses(outcome, self._limits)
         if outcome.constraints.get("accuracy", -1.0) > 0:
-            missed.append(f"accuracy worse than {self._name} allow")
+            missed.append(f"accuracy worse than {self._choices.name} allow")
         if missed:
             text.append(f" misses: {', '.join(missed)}", style="red")
         text.append(took)

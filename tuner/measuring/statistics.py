@@ -146,9 +146,8 @@ def compare(
     if df_a == 0 and known == 0:
         return _unknown(mean_a, mean_b, maximize, alpha)
     terms = [(variance_a / len(a_samples), float(df_a)), (variance_b / len(b_samples), float(df_b))]
-    if alike and mean_a and mean_b and len(a_samples) > 1 and len(b_samples) > 1:
-        if not _alike(mean_a, variance_a, mean_b, variance_b):
-            return _judge(mean_a, mean_b - mean_a, terms, known=known, maximize=maximize, alpha=alpha)
+    several = len(a_samples) > 1 and len(b_samples) > 1
+    if alike and several and _alike(mean_a, variance_a, mean_b, variance_b):
         spread = (df_a * variance_a / mean_a**2 + df_b * variance_b / mean_b**2) / (df_a + df_b)
         both = spread * (mean_a**2 / len(a_samples) + mean_b**2 / len(b_samples))
         terms = [(both, float(df_a + df_b))]
@@ -157,6 +156,8 @@ def compare(
 
 def _alike(mean_a: float, variance_a: float, mean_b: float, variance_b: float) -> bool:
     """Whether two sides may scatter alike, relative to their means: not where one is next to nothing, and wild."""
+    if not mean_a or not mean_b:
+        return False
     sides = sorted(((abs(mean_a), variance_a / mean_a**2), (abs(mean_b), variance_b / mean_b**2)))
     (small, wild), (large, calm) = sides
     return small > _FRACTION * large or wild <= _WILDER * calm

@@ -60,7 +60,7 @@ def load_answers(
         here = at_load(history, name, limits)
         baseline, contenders = here.sides()
         best = _best(here, baseline, contenders, compare)
-        single = next((c for c in contenders if winner is not None and c.candidate.key == winner.candidate.key), None)
+        single = _among(contenders, winner)
         answers.append(
             LoadAnswer(
                 name=name,
@@ -91,24 +91,28 @@ def load_favourites(history: History, limits: Sequence[Limit]) -> list[Contender
         here = at_load(history, name, limits)
         baseline, contenders = here.sides()
         best = contenders[0] if contenders else None
-        if best is None or not (baseline is None or here.objective.better(best.value, baseline.value)):
+        if best is None or not _beats(here, best, baseline):
             continue
-        overall = next((c for c in contenders if winner and c.candidate.key == winner.candidate.key), None)
-        if (
-            overall is not None
-            and abs(best.value - overall.value) <= _TIE * abs(best.value)
-            and (baseline is None or here.objective.better(overall.value, baseline.value))
-        ):
-            best = overall
-        found.append(best)
+        overall = _among(contenders, winner)
+        tie = overall is not None and abs(best.value - overall.value) <= _TIE * abs(best.value)
+        found.append(overall if overall is not None and tie and _beats(here, overall, baseline) else best)
     return found
+
+
+def _among(contenders: Sequence[Contender], one: Contender | None) -> Contender | None:
+    """The same configuration as it does at this load."""
+    return next((c for c in contenders if one is not None and c.candidate.key == one.candidate.key), None)
+
+
+def _beats(here: History, contender: Contender, baseline: Contender | None) -> bool:
+    return baseline is None or here.objective.better(contender.value, baseline.value)
 
 
 def _best(
     here: History, baseline: Contender | None, contenders: Sequence[Contender], compare: Callable[..., Comparison]
 ) -> Contender | None:
     """The best at a point: a confirmed one, unless an unconfirmed one is better beyond doubt."""
-    better = [c for c in contenders if baseline is None or here.objective.better(c.value, baseline.value)]
+    better = [c for c in contenders if _beats(here, c, baseline)]
     confirmed = [c for c in better if c.confirmed > 1] or [c for c in better if c.confirmed]
     if not better or not confirmed or better[0] is confirmed[0]:
         return better[0] if better else None

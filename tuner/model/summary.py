@@ -12,6 +12,7 @@ from tuner.model.json import Json, finite
 from tuner.model.loads import LoadAnswer
 from tuner.model.measurement import Estimate
 from tuner.model.secrets import mask_environment
+from tuner.model.targets import counted
 from tuner.model.workload import Objective
 
 __all__ = ["accuracy", "basis_words", "front_summary", "judgement_values", "loads_summary", "means", "summarise"]
@@ -158,8 +159,8 @@ def basis_words(judgement: Mapping[str, Any], confirmed: int, kind: str = "vllm"
     start, several, alone, fresh = _STANDS_ON.get(kind, _STANDS_ON["vllm"])
     ours, theirs = judgement["challenger_starts"], judgement["baseline_starts"]
     if judgement["basis"] == "starts":
-        return f"over {ours} {start}{'s' * (ours != 1)} against {theirs}"
-    starts = f"one {start} each" if ours == theirs == 1 else f"{ours} {start}{'s' * (ours != 1)} against {theirs}"
+        return f"over {counted(ours, start)} against {theirs}"
+    starts = f"one {start} each" if ours == theirs == 1 else f"{counted(ours, start)} against {theirs}"
     sure = {0: ", not confirmed", 1: f", confirmed on one fresh {fresh} only"}.get(confirmed, "")
     return f"from {alone if judgement.get('single') else several} of {starts}{sure}"
 

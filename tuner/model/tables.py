@@ -166,10 +166,9 @@ def _gain(judgement: Entry | None) -> str:
 def _ends(judgement: Entry | None) -> str:
     if judgement is None or not finite(judgement["low"]) or not finite(judgement["high"]):
         return ""
-    low, high = judgement["low"], judgement["high"]
+    low, last = judgement["low"], percent(judgement["high"])
     # One unit for both ends where they have one.
-    first = f"{low * 100:+.1f}" if percent(high).endswith("%") else percent(low)
-    return f"{first} to {percent(high)}"
+    return f"{low * 100:+.1f} to {last}" if last.endswith("%") else f"{percent(low)} to {last}"
 
 
 def _verdict(judgement: Entry) -> str:

@@ -34,11 +34,6 @@ class CandidateSource:
         self._encoded = encoded
         self._conditions = conditions
         self._names = list(encoded)
-        # The defaults start without them, whatever the server makes of it. What exists beside something else alone
-        # nobody has seen left away.
-        self._omissible = frozenset(
-            name for name, item in encoded.items() if item.default is None and item.parameter.when is None
-        )
         decisive = [name for name, item in encoded.items() if item.ordered and is_decisive(item.parameter)]
         self._traded = decisive[:_MOST_TRADED]
         self._matched = [
@@ -54,7 +49,7 @@ class CandidateSource:
             value = assignment.get(name, item.default)
             if value is not None:
                 out[name] = value
-            elif name not in self._omissible:
+            elif not item.omissible:
                 out[name] = item.at(float(rng.random()))
         return out
 
@@ -66,7 +61,7 @@ class CandidateSource:
         return {name: value for name, value in drawn.items() if not self._left_away(name, rng)}
 
     def _left_away(self, name: str, rng: np.random.Generator) -> bool:
-        return name in self._omissible and rng.random() < _OMITTED
+        return self._encoded[name].omissible and rng.random() < _OMITTED
 
     def pool(
         self, parents: Sequence[Mapping[str, Scalar]], rng: np.random.Generator, size: int, *, stuck: bool = False
@@ -120,7 +115,7 @@ class CandidateSource:
             few = 0 < len(item.values) <= 12
             values = item.values if few else tuple(dict.fromkeys(item.at(unit) for unit in (*_SWEEP, *near)))
             out += [{**parent, name: value} for value in values if value != parent.get(name)]
-            if name in self._omissible and name in parent:
+            if item.omissible and name in parent:
                 out.append({other: value for other, value in parent.items() if other != name})
         return out
 

@@ -28,11 +28,11 @@ class Conditions:
     _known: dict[tuple[object, ...], bool] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        # What has no default and always exists may be left away: nothing stands for it.
+        # Nothing stands for what may be left away.
         self._filler = {
             name: item.default if item.default is not None else item.at(0.0)
             for name, item in self.encoded.items()
-            if item.default is not None or item.parameter.when is not None
+            if not item.omissible
         }
         self._reads = {name: self._closure(name) for name in self.encoded}
 

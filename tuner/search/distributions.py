@@ -72,6 +72,14 @@ class Encoding:
         """So few values that each may be tried for its own sake, also where their order means something."""
         return 1 < len(self.values) <= _FEW
 
+    @property
+    def omissible(self) -> bool:
+        """Whether the defaults start without it, whatever the server makes of it, so that any candidate may.
+
+        What exists beside something else alone nobody has seen left away.
+        """
+        return self.default is None and self.parameter.when is None
+
     def decode(self, internal: Scalar) -> Scalar:
         """The value or label behind what the sampler chose."""
         if self.by_position and isinstance(internal, int | float):

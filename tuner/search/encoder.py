@@ -131,7 +131,7 @@ class Encoder:
             # One refusal of what was asked for may be that candidate's own.
             if asked == self._encoded[name].default or len(values) > 1
         }
-        if (told, same) != (self.told, self._same):
+        if (told, same) != self.heard:
             self.told, self._same = told, same
             self._memory.clear()
 

@@ -218,16 +218,15 @@ def suspect_model(
         causes=causes,
     )
     pair_prior = _pair_prior(suspects, named, bad, pairs)
-    kin = suspects.sisters_of(bad, messages)
-    prior = suspects.prior.copy()
-    prior[kin] = np.maximum(prior[kin], _KIN)
+    least = np.zeros(len(suspects.prior))
+    least[suspects.sisters_of(bad, messages)] = _KIN
+    prior = np.maximum(suspects.prior, least)
     tried = suspects.labels & present.any(axis=0)
     for _ in range(2):
         dead, groups = case.blame(np.concatenate([prior, pair_prior]))
         # Where every second label turns out dead, the untried ones are less to be trusted too.
         rate = (dead[: len(prior)][tried].sum() + 1.3) / (tried.sum() + 10.0) if tried.any() else _LABEL
-        prior = np.where(suspects.labels, np.clip(rate, 0.05, 0.4), suspects.prior)
-        prior[kin] = np.maximum(prior[kin], _KIN)
+        prior = np.maximum(np.where(suspects.labels, np.clip(rate, 0.05, 0.4), suspects.prior), least)
     single, pair = dead[: len(prior)], dead[len(prior) :]
     keep = pair > _NEGLIGIBLE
     groups = np.concatenate([groups[: len(prior)], groups[len(prior) :][keep]])

@@ -16,7 +16,17 @@ from tuner.model.candidate import Candidate
 from tuner.model.json import finite
 from tuner.model.space import Choice, Parameter, Space
 
-__all__ = ["KNOBS", "Defaults", "is_chosen", "is_decisive", "offers_lookup", "read_knobs", "varies", "varies_knobs"]
+__all__ = [
+    "KNOBS",
+    "Defaults",
+    "is_chosen",
+    "is_decisive",
+    "offers_lookup",
+    "read_knobs",
+    "spelling",
+    "varies",
+    "varies_knobs",
+]
 
 KNOBS = (
     "seqs",
@@ -121,7 +131,7 @@ class Defaults:
         """From the space's stated defaults where there are any, else vLLM's own for that platform."""
         found: dict[str, float] = {}
         for parameter in space.parameters:
-            spelled = _spelling(parameter.target or parameter.name)
+            spelled = spelling(parameter.target or parameter.name)
             for knob in ("seqs", "batched_tokens", "utilization"):
                 number = _float(parameter.default)
                 if spelled in _SPELLINGS[knob] and number is not None and number > 0:
@@ -151,7 +161,7 @@ def is_chosen(parameter: Parameter) -> bool:
 
 
 def _sets(parameter: Parameter, *knobs: str) -> bool:
-    names = {_spelling(parameter.name), _spelling(parameter.target.removeprefix("env:"))}
+    names = {spelling(parameter.name), spelling(parameter.target.removeprefix("env:"))}
     return any(names & set(_SPELLINGS[knob]) for knob in knobs)
 
 
@@ -159,12 +169,12 @@ def varies_knobs(space: Space) -> bool:
     """Whether the space varies the batch, its graphs or its precision: anything the mechanism can speak of."""
     known = {spelling for spellings in _SPELLINGS.values() for spelling in spellings}
     for parameter in space.parameters:
-        names = {_spelling(parameter.name), _spelling(parameter.target)}
+        names = {spelling(parameter.name), spelling(parameter.target)}
         if isinstance(parameter.domain, Choice):
             for value in parameter.domain.values.values():
                 arguments = value.get("arguments") if isinstance(value, Mapping) else None
                 if isinstance(arguments, Mapping):
-                    names |= {_spelling(str(name)) for name in arguments}
+                    names |= {spelling(str(name)) for name in arguments}
         if names & known:
             return True
     return False
@@ -248,22 +258,23 @@ def _threads(bind: object, cores: int) -> float:
 
 
 def _flat(candidate: Candidate) -> dict[str, object]:
-    flat: dict[str, object] = {_spelling(name): value for name, value in candidate.assignment.items()}
-    flat |= {_spelling(name): value for name, value in candidate.environment.items()}
+    flat: dict[str, object] = {spelling(name): value for name, value in candidate.assignment.items()}
+    flat |= {spelling(name): value for name, value in candidate.environment.items()}
 
     def walk(prefix: str, value: object) -> None:
         if isinstance(value, Mapping) and len(prefix) < 200:
             for key, item in value.items():
-                walk(f"{prefix}.{_spelling(str(key))}", item)
+                walk(f"{prefix}.{spelling(str(key))}", item)
         else:
             flat[prefix] = value
 
     for name, value in candidate.arguments.items():
-        walk(_spelling(name), value)
+        walk(spelling(name), value)
     return flat
 
 
-def _spelling(name: str) -> str:
+def spelling(name: str) -> str:
+    """A name as names are compared: lower case, dashes, without leading ones."""
     return name.lower().lstrip("-").replace("_", "-")
 
 

@@ -20,7 +20,7 @@ _METRICS = (
     "engine/acceptance_length",
     "engine/step_ms",
 )
-_EFFECTIVE = ("max-num-seqs", "max-num-batched-tokens", "cudagraph-capture-max", "kv-cache-tokens", "max-concurrency")
+_EFFECTIVE = ("kv-cache-tokens",)
 _MOST_STEPS = 32
 
 

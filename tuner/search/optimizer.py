@@ -378,8 +378,7 @@ class OptunaOptimizer:
         told = tell_sampler(outcome, names=self._names, worst=worst)
         facts = facts_of(outcome)
         if outcome.server is not None:
-            ran = resolved(outcome.server.effective, outcome.candidate.assignment, self._encoded)
-            facts["resolved"] = dict(ran)
+            facts["resolved"] = resolved(outcome.server.effective, outcome.candidate.assignment, self._encoded)
         if told.measured:
             facts["objective"] = told.value
         values = [told.value] if told.complete else []

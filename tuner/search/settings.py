@@ -10,6 +10,7 @@ from tuner.model.json import Json, Scalar, canonical, finite
 from tuner.model.measurement import reported_as
 from tuner.model.space import UNSET, Choice
 from tuner.search.distributions import Encoding
+from tuner.search.knobs import spelling
 
 __all__ = ["assignment_of", "resolved"]
 
@@ -24,9 +25,9 @@ def assignment_of(settings: Mapping[str, str], encoded: Mapping[str, Encoding]) 
     Names are matched loosely (``max_num_seqs``, ``--max-num-seqs``); settings that no parameter stands for are
     passed over.
     """
-    flat = {_spelled(name): text for name, text in settings.items()}
+    flat = {spelling(name): text for name, text in settings.items()}
     for name, text in settings.items():
-        flat |= {f"{_spelled(name)}.{_spelled(key)}": value for key, value in _inside(text)}
+        flat |= {f"{spelling(name)}.{spelling(key)}": value for key, value in _inside(text)}
     out: dict[str, Scalar] = {}
     for name, item in encoded.items():
         found = _found(flat, name, item)
@@ -50,7 +51,7 @@ def resolved(
     Labels that this space does not offer are passed over; numbers stand as they are, also outside its ranges.
     """
     known = {name: value for name, value in effective.items() if isinstance(value, str | int) or finite(value)}
-    flat = {_spelled(name): _shown(value) for name, value in known.items()}
+    flat = {spelling(name): _shown(value) for name, value in known.items()}
     out: dict[str, Scalar] = {}
     for name, item in encoded.items():
         # A bundle of several settings is none of the names that servers answer to.
@@ -64,16 +65,15 @@ def resolved(
 def _ran(item: Encoding, text: str) -> Scalar | None:
     if isinstance(item.parameter.domain, Choice):
         return _value(item, text)
-    try:
-        number = float(text)
-    except ValueError:
+    number = _number(text)
+    if number is None:
         return None
     return int(number) if item.parameter.domain.integer and number.is_integer() else number
 
 
 def _found(flat: Mapping[str, str], name: str, item: Encoding) -> str | None:
     target = item.parameter.target
-    keys = (_spelled(target), _spelled(reported_as(target)), _spelled(name))
+    keys = (spelling(target), spelling(reported_as(target)), spelling(name))
     return next((flat[key] for key in keys if key in flat), None)
 
 
@@ -85,9 +85,8 @@ def _value(item: Encoding, text: str) -> Scalar | None:
             plain = _SWITCHES.get(plain, plain)
         by_value = (label for label, value in domain.values.items() if _says(value, plain))
         return next(by_value, next((label for label in domain.values if _says(label, plain)), None))
-    try:
-        number = float(text)
-    except ValueError:
+    number = _number(text)
+    if number is None:
         return None
     internal = item.encode(number) if domain.low <= number <= domain.high else None
     return None if internal is None else item.decode(internal)
@@ -107,7 +106,7 @@ def _bundle(domain: Choice, flat: Mapping[str, str]) -> Scalar | None:
         for kind, prefix in (("arguments", ""), ("environment", "env:")):
             part = value.get(kind)
             if isinstance(part, Mapping):
-                wanted |= {_spelled(f"{prefix}{name}"): _shown(setting) for name, setting in part.items()}
+                wanted |= {spelling(f"{prefix}{name}"): _shown(setting) for name, setting in part.items()}
         if len(wanted) > best[0] and all(_plain(flat.get(name, "")) == text for name, text in wanted.items()):
             best = (len(wanted), label)
     return best[1]
@@ -124,11 +123,6 @@ def _inside(text: str) -> list[tuple[str, str]]:
     return [(str(key), value if isinstance(value, str) else canonical(value)) for key, value in found.items()]
 
 
-def _spelled(name: str) -> str:
-    """Lower case, dashes, without leading ones."""
-    return name.lower().lstrip("-").replace("_", "-")
-
-
 def _shown(value: Json) -> str:
     return _plain(value if isinstance(value, str) else canonical(value))
 
@@ -136,8 +130,14 @@ def _shown(value: Json) -> str:
 def _plain(text: str) -> str:
     """``True`` and ``true``, ``8`` and ``8.0`` are one value however somebody logged them."""
     low = text.strip().lower()
-    try:
-        number = float(low)
-    except ValueError:
+    number = _number(low)
+    if number is None:
         return low
     return str(int(number)) if number.is_integer() and abs(number) < 1e15 else repr(number)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
