@@ -91,7 +91,7 @@ class ServerReport:
 
     Attributes:
         effective: flag or setting (``max-num-seqs``, ``attention-backend``, ``cudagraph-mode``,
-            ``cudagraph-capture-max``, ``kv-cache-tokens``, ``max-concurrency``, ``moe-backend``, …) → what runs.
+            ``cudagraph-capture-max``, ``kv-cache-tokens``, ``model-gib``, ``moe-backend``, …) → what runs.
         differences: asked against runs, in words.
         phases: start seconds by phase: ``imports``, ``weights``, ``compile``, ``profile``, ``capture``, ``other``,
             and ``total``.
@@ -101,7 +101,8 @@ class ServerReport:
         version: vLLM's version.
         command: the command line, secrets masked.
         log_path: the server's log.
-        forecast: what was reckoned before the launch, by the names of ``effective`` (``kv-cache-tokens``).
+        forecast: what was reckoned before the launch, by the names of ``effective``:
+            ``kv-cache-tokens`` of one replica, ``model-gib`` of one accelerator.
     """
 
     effective: Mapping[str, Json] = field(default_factory=dict)

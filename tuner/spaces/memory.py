@@ -188,11 +188,12 @@ def _weights_gib(model: ModelFacts, flat: Mapping[str, Json], tensor: int, pipel
     embedding = count.embedding * plain
     rest = count.linear * stored_linear + count.router * plain
     routed = count.experts * stored_experts
-    # The files know better than the shape; what the shape misses is spread over all parts alike.
-    scale = model.weight_bytes / (embedding + rest + routed) if model.weight_bytes > 0 else 1.0
-    dense_bytes = scale * (count.linear * linear + count.router * plain) / pipeline + scale * embedding / min(
-        pipeline, 2
-    )
+    # The files know better than the shape, which is sure of the embeddings alone.
+    scale = 1.0
+    if model.weight_bytes > 0:
+        embedding = min(embedding, 0.5 * model.weight_bytes)
+        scale = (model.weight_bytes - embedding) / (rest + routed)
+    dense_bytes = scale * (count.linear * linear + count.router * plain) / pipeline + embedding / min(pipeline, 2)
     expert_bytes = scale * count.experts * experts / pipeline
     offload = _number(flat, "cpu-offload-gb", 0) if model.weight_bytes > 0 else 0.0
     return max(0.0, (dense_bytes / tensor + expert_bytes / (tensor * data)) / _GIB - offload)

@@ -204,8 +204,9 @@ def open_plan(
         return dataclasses.replace(found, reason=f"{served.name} {found.reason}")
 
     def forecast(candidate: Candidate) -> dict[str, float]:
-        tokens = estimate(candidate, machine, space.served(candidate), tokens_needed=traffic.tokens_needed).kv_tokens
-        return {"kv-cache-tokens": float(tokens)} if tokens > 0 else {}
+        found = estimate(candidate, machine, space.served(candidate), tokens_needed=traffic.tokens_needed)
+        figures = {"model-gib": found.weights_gib, "kv-cache-tokens": float(found.kv_tokens)}
+        return {name: figure for name, figure in figures.items() if figure > 0}
 
     known = frozenset(rule.name for rule in (*space.forbids, *UNIVERSAL))
     planner = SpacePlanner(

@@ -75,7 +75,9 @@ def bytes_per_parameter(model: ModelFacts, online: str) -> tuple[float, float]:
         online: value of ``--quantization``, empty if it is left away. It counts on 16-bit checkpoints only.
     """
     plain = 4.0 if model.dtype == "float32" else 2.0
-    method, table = (online, _ONLINE_BYTES) if not model.quantization else (model.quantization, _CHECKPOINT_BYTES)
+    # A checkpoint's own format where vLLM quantises online (bitsandbytes), or where a program picks the checkpoint.
+    asked = _CHECKPOINT_BYTES | _ONLINE_BYTES
+    method, table = (online, asked) if not model.quantization else (model.quantization, _CHECKPOINT_BYTES)
     size = table.get(method, plain)
     if model.quantization and str(model.extra.get("expert_dtype")) == "fp4":
         return size, _CHECKPOINT_BYTES["mxfp4"]  # DeepSeek-V4: fp8 layers around fp4 experts

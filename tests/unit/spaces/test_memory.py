@@ -104,6 +104,21 @@ def test_int8_weight_only_leaves_attention_alone() -> None:
     assert fp8.weights_gib < int8.weights_gib < fp8.weights_gib + 1
 
 
+def test_formats_that_checkpoints_come_in_count_where_they_are_asked_for() -> None:
+    assert of(quantization="bitsandbytes").weights_gib < 0.4 * of().weights_gib
+    assert of(quantization="unheard_of").weights_gib == of().weights_gib
+
+
+def test_a_shape_without_its_mlp_is_not_made_of_embeddings() -> None:
+    """What the stated shape misses lies in the layers: the size of the embeddings is known."""
+    facts = {"layers": 40, "hidden": 5120, "heads": 40, "kv_heads": 8, "head_dim": 128, "vocab": 152064}
+    known = {**facts, "max_position": 32768, "weight_bytes": 29_540_000_000}
+    model = model_facts("org/dense", {"org/dense": known}, hub_cache=Path("/nowhere"))
+    embedding = 2 * 2 * 152064 * 5120
+    expected = (embedding + (29.54e9 - embedding) / 2) / 2**30
+    assert of(model=model, quantization="fp8").weights_gib == pytest.approx(expected)
+
+
 def test_quantization_flag_means_nothing_on_a_quantised_checkpoint() -> None:
     model = shape(quantization="fp8")
     assert of(model=model, quantization="fp8").weights_gib == of(model=model).weights_gib
