@@ -69,6 +69,7 @@ class Encoder:
         self._conditions = conditions
         self._planner = planner
         self._defaults = Defaults.of(space)
+        self._certain = certain
         self._stated = {name: item.default for name, item in encoded.items() if item.default is not None}
         self.told: dict[str, Scalar] = {}
         """Defaults that this study's servers reported."""
@@ -156,7 +157,9 @@ class Encoder:
             # A setting left away runs at its default, which need not be vLLM's own (a profile for a program, a fork).
             asked = {**self._stated, **self.told, **assignment}
             running = self._planner.render({n: self._same.get((n, value), value) for n, value in asked.items()})
-            knobs = np.array(read_knobs(running, self._defaults))
+            # What is reckoned is reckoned for vLLM; a trial command may run anything.
+            forecast = self._planner.forecast(running) if self._certain else {}
+            knobs = np.array(read_knobs(running, self._defaults, forecast))
             known = (self._parameters(assignment), knobs, np.array(self._planner.doubts(candidate), dtype=float))
             self._memory[key] = known
         return known

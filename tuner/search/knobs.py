@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from tuner.model.candidate import Candidate
 from tuner.model.json import finite
+from tuner.model.llm import ModelFacts
 from tuner.model.space import Choice, Parameter, Space
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "is_chosen",
     "is_decisive",
     "offers_lookup",
+    "own_bits",
     "read_knobs",
     "spelling",
     "varies",
@@ -34,10 +36,12 @@ KNOBS = (
     "capture",
     "graphs",
     "weight_bits",
+    "weight_gib",
     "kv_bits",
     "utilization",
     "kv_bytes",
     "kv_tokens",
+    "kv_room",
     "drafts",
     "draft_free",
     "tensor_parallel",
@@ -50,8 +54,9 @@ KNOBS = (
     "api_servers",
 )
 """Columns of a row of knobs. ``graphs``: 0 none, 1 piecewise, 2 full decode. ``kv_bytes``, ``kv_tokens``: size of the
-cache where somebody asks for one, else 0. ``draft_free``: drafts cost no model.
-``threads``: of the CPU backend's compute; ``stream``: tokens in one streamed chunk."""
+cache where somebody asks for one, else 0. ``weight_gib``, ``kv_room``: what the planner reckons that the weights take
+of one device, and how many tokens the cache of a replica holds; 0 where nobody can. ``draft_free``: drafts cost no
+model. ``threads``: of the CPU backend's compute; ``stream``: tokens in one streamed chunk."""
 
 _SPELLINGS: dict[str, tuple[str, ...]] = {
     "seqs": ("max-num-seqs", "max-running-requests", "parallel", "max-batch-size"),
@@ -110,6 +115,8 @@ _OFF = frozenset({"", "none", "off", "false", "null", "no", "disabled", "default
 _CHOSEN = ("quantization", "method", "tensor_parallel", "data_parallel", "pipeline_parallel")
 _LOOKED_UP = ("ngram", "suffix")
 """Ways to speculate without a model: drafts are looked up in the text so far."""
+_FOUR_BITS = ("fp4", "int4", "w4", "awq", "gptq", "4bit", "nf4", "q4")
+_EIGHT_BITS = ("fp8", "int8", "w8", "e4m3", "e5m2", "8bit", "q8")
 _LARGEST_DEFAULT_CAPTURE = 512
 """vllm/config/vllm.py: the default limit is min(max_num_seqs * (1 + drafts) * 2, 512), 1024 on SM100 from 0.32."""
 
@@ -140,14 +147,24 @@ class Defaults:
         small = cpu or space.hardware.memory_gib < 70
         found.setdefault("seqs", 128.0 if cpu else 256.0)
         found.setdefault("batched_tokens", 2048.0 if small else 8192.0)
-        bits = _bits(space.model.quantization, 16.0)
+        bits = own_bits(space.model)
+        full = space.model.weight_bytes * 16 / bits
         return cls(
             **found,
             weight_bits=bits,
             graphs=0.0 if cpu else 2.0,
             cores=max(space.hardware.cores or 1, 1),
-            checkpoint_bits={name: _bits(facts.quantization, 16.0) for name, facts in space.checkpoints.items()},
+            # Their files know better than their names: embeddings stay in 16 bits, scales come on top.
+            checkpoint_bits={
+                name: 16 * facts.weight_bytes / full if facts.weight_bytes > 0 and full > 0 else own_bits(facts)
+                for name, facts in space.checkpoints.items()
+            },
         )
+
+
+def own_bits(model: ModelFacts) -> float:
+    """Bits per weight in which a model's files hold most of it."""
+    return _bits(model.quantization, 16.0)
 
 
 def is_decisive(parameter: Parameter) -> bool:
@@ -180,8 +197,8 @@ def varies_knobs(space: Space) -> bool:
     return False
 
 
-def read_knobs(candidate: Candidate, defaults: Defaults) -> list[float]:
-    """One row in the order of :data:`KNOBS`; always finite."""
+def read_knobs(candidate: Candidate, defaults: Defaults, forecast: Mapping[str, float] | None = None) -> list[float]:
+    """One row in the order of :data:`KNOBS`; always finite. ``forecast``: see :meth:`tuner.ports.Planner.forecast`."""
     flat = _flat(candidate)
 
     def look(name: str) -> object:
@@ -204,6 +221,8 @@ def read_knobs(candidate: Candidate, defaults: Defaults) -> list[float]:
     graphs = _graphs(str(look("mode") or ""), defaults.graphs)
     if _true(look("eager")):
         graphs = 0.0
+    weight_bits = _bits(look("quantization"), defaults.checkpoint_bits.get(candidate.checkpoint, defaults.weight_bits))
+    reckoned = forecast or {}
     cached = _bits(look("kv_dtype"), 16.0)
     if (halves := [look("keys_dtype"), look("values_dtype")]) != [None, None]:
         cached = sum(_bits(half, 16.0) for half in halves) / 2
@@ -212,11 +231,13 @@ def read_knobs(candidate: Candidate, defaults: Defaults) -> list[float]:
         number("batched_tokens", defaults.batched_tokens),
         capture,
         graphs,
-        _bits(look("quantization"), defaults.checkpoint_bits.get(candidate.checkpoint, defaults.weight_bits)),
+        weight_bits,
+        max(reckoned.get("model-gib", 0.0), 0.0),
         cached,
         min(number("utilization", defaults.utilization), 1.0),
         number("kv_bytes", 0.0),
         number("kv_tokens", 0.0),
+        max(reckoned.get("kv-cache-tokens", 0.0), 0.0),
         min(drafts, 64.0),
         1.0 if method.startswith(_LOOKED_UP) else 0.0,
         number("tensor_parallel", 1.0),
@@ -301,9 +322,9 @@ def _bits(value: object, default: float) -> float:
     name = str(value or "").lower()
     if name in _OFF:
         return default
-    if any(mark in name for mark in ("fp4", "int4", "w4", "awq", "gptq", "4bit", "nf4", "q4")):
+    if any(mark in name for mark in _FOUR_BITS):
         return 4.0
-    if any(mark in name for mark in ("fp8", "int8", "w8", "e4m3", "e5m2", "8bit", "q8")):
+    if any(mark in name for mark in _EIGHT_BITS):
         return 8.0
     return 5.0 if "q5" in name else default
 

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from scipy.optimize import OptimizeResult, brentq, least_squares
 
 from tuner.model.hardware import Hardware
+from tuner.model.llm import ModelFacts
 from tuner.model.space import Space
 from tuner.model.workload import Workload
 from tuner.search.engine import EngineReadings
-from tuner.search.knobs import KNOBS, offers_lookup, varies
+from tuner.search.knobs import KNOBS, offers_lookup, own_bits, varies
 from tuner.search.resampling import systematic
 
 __all__ = ["PER_TOKEN", "Fit", "StepModel", "speaks_of"]
@@ -70,9 +71,11 @@ _ACCEPTED = (-0.2, 0.6)
 """Log odds that a draft token is accepted: looked up in the prompt 45 %, from a trained head or model 65 % (published
 acceptance of EAGLE and MTP heads lies at 60 to 85 % for the first token)."""
 _LINK_GB_S = 100.0
-_EXPERTS_SHARE = 0.9
-"""Part of a sparse model's weights that lies in its experts: those are split over data parallel ranks too
-(vllm/model_executor/layers/fused_moe)."""
+_WIDTH = 3.5
+"""MLP over hidden width where nobody says (Llama 3: 3.5, Qwen 3 dense: 2.7 to 5)."""
+_EXPERTS_SHARE, _MOST_EXPERTS = 0.9, 0.98
+"""Part of a sparse model's weights that lies in its experts where its shape does not say, and at most: those are split
+over data parallel ranks too (vllm/model_executor/layers/fused_moe)."""
 
 _TOLD_SD = {"batch": 0.2, "capacity": 0.3, "cache": 0.1, "accepted": 0.1}
 """How far a server's own figure may be from the model's, in log units, where every coefficient is right."""
@@ -113,7 +116,7 @@ def _misfit(z: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class _Costs:
-    """Seconds: reading the weights once, one token's arithmetic, one token's exchange between devices."""
+    """Seconds: reading a device's weights once, one token's arithmetic, one token's exchange between devices."""
 
     weights: Array
     compute: Array
@@ -152,24 +155,30 @@ class StepModel:
         self._per_step = per_step
         self._cpu = hardware.platform == "cpu"
         bandwidth, flops, guessed = _speed(hardware)
-        weight_bytes = max(model.weight_bytes, 1e6)
+        weight_bytes = _bytes_in_16_bits(model)
+        self._shared = _experts_share(model, weight_bytes / 2)
         active = weight_bytes / 2
-        if model.is_moe and model.experts > 0:
-            active *= min(1.0, 0.15 + model.experts_per_token / model.experts)
+        if model.is_moe:
+            # Kernels of experts reach about half of what dense ones do: each sees few tokens.
+            active *= min(2 * (1 - self._shared * (1 - model.experts_per_token / model.experts)), 1.0)
         self._weight_bytes = weight_bytes
         self._memory = hardware.memory_gib * 2**30
-        self._read_weights = weight_bytes / bandwidth
+        self._bandwidth = bandwidth
         self._compute = 2 * active / flops
-        per_token = model.kv_bytes_per_token.get("auto", 0.0) or 4.0 * model.layers * model.kv_heads * model.head_dim
+        width = model.mla_rank / 2 if model.is_mla else model.kv_heads * model.head_dim
+        per_token = model.kv_bytes_per_token.get("auto", 0.0) or 4.0 * model.layers * width
+        # Tensor ranks share the heads of the cache, down to one each; a latent is kept by every rank.
+        self._kv_shares = 1.0 if model.is_mla else float(max(model.kv_heads, 1))
         self._kv_per_token = max(per_token, 1.0)
         self._read_kv = self._kv_per_token / bandwidth
         # Without a graph the host launches about ten kernels a layer, some 30 microseconds of Python each.
         self._launch = 0.0 if self._cpu else max(model.layers, 1) * 10 * 30e-6
         self._host = 1e-3
-        # Two all-reduces a layer, each a token's hidden state of two bytes, over the link between devices.
+        # Two all-reduces a layer: each takes some 15 microseconds however little is sent (between the sockets of a CPU
+        # twenty times that), and sends a token's hidden state of two bytes over the link between devices.
+        self._reduce = 2 * max(model.layers, 1) * (300e-6 if self._cpu else 15e-6)
         link = hardware.interconnect_gb_s or _LINK_GB_S
         self._exchange = 0.0 if self._cpu else 8.0 * max(model.layers, 1) * max(model.hidden, 1) / (link * 1e9)
-        self._shared = _EXPERTS_SHARE if model.is_moe else 0.0
         # The API server's work for one streamed token: 12,000 tok/s were the most that one process passed on beside
         # an H200 with 1,024 clients. Only where the space can do something about it, else it is a mere constant.
         self._frontend = 70e-6 if varies(space, "stream", "api_servers") else 0.0
@@ -228,7 +237,7 @@ class StepModel:
         pace = ((step / _accepted(column, t)) ** 4 + passing_on**4) ** 0.25
         per_token = np.exp(t["prefill"]) * costs.compute + costs.exchange
         prompts = prompt * per_token * local
-        launched = costs.weights / column["tensor_parallel"] + self._host
+        launched = costs.weights + self._host
         chunks = local * prompt / column["batched_tokens"] * launched * np.exp(t["chunk"])
         seconds = answer * pace + prompts + chunks
         # Sequences that are admitted without room for their cache are preempted and computed again.
@@ -241,27 +250,27 @@ class StepModel:
 
     def _step(self, column: Mapping[str, Array], local: Array, t: Mapping[str, Array]) -> tuple[Array, _Costs]:
         """Seconds of one decode step with ``local`` sequences on each replica, and what prefill pays too."""
-        dp, tp, pp = column["data_parallel"], column["tensor_parallel"], column["pipeline_parallel"]
-        drafts = column["drafts"]
+        tp, pp, drafts = column["tensor_parallel"], column["pipeline_parallel"], column["drafts"]
         tokens = local * (1 + drafts)
-        eight_bit = np.where(column["weight_bits"] <= 8, np.exp(-0.45 * np.exp(t["eight_bit"])), 1.0)
+        # Files of 8-bit formats hold embeddings in 16 and scales on top: nine or ten bits a weight.
+        eight_bit = np.where(column["weight_bits"] < 12, np.exp(-0.45 * np.exp(t["eight_bit"])), 1.0)
         context = (self._input + self._output / 2) * np.exp(t["length"])
         covered = (column["graphs"] > 0) & (column["capture"] >= tokens)
         uncovered = np.where(covered, np.where(column["graphs"] > 1, 0.0, 0.15), 1.0)
         # Arithmetic follows the threads; a memory bus is full before all cores pull on it.
         threads = column["threads"] ** (np.exp(t["threading"]) if self._cpu else 0.0)
-        weights = self._read_weights * np.exp(t["weights"]) * column["weight_bits"] / 16 / threads**0.5
-        weights = weights * (1 - self._shared + self._shared / dp)
+        weights = self._held(column) * pp / self._bandwidth * np.exp(t["weights"]) / threads**0.5
         # Stages of a pipeline work side by side, each on its own part of the batch.
         compute = self._compute * np.exp(t["compute"]) * eight_bit / threads / tp / pp
         exchange = self._exchange * np.exp(t["link"]) * (tp - 1) / tp / pp
+        cached = column["kv_bits"] / 16 / np.minimum(tp, self._kv_shares) / pp
         step = (
-            weights / tp
+            weights
             + tokens * (compute + exchange)
-            + local * context * self._read_kv * np.exp(t["kv"]) * column["kv_bits"] / 16 / tp / pp
+            + local * context * self._read_kv * np.exp(t["kv"]) * cached
             + self._launch * np.exp(t["launch"]) * uncovered
             + self._host * np.exp(t["host"]) * (1 + local / 256) * (1.5 - 0.5 * column["async"])
-            + np.where(tp > 1, 0.15 * weights * np.exp(t["parallel"]), 0.0)
+            + np.where(tp > 1, self._reduce * np.exp(t["parallel"]), 0.0)
             + drafts * np.where(column["draft_free"] > 0, 0.02, 0.08) * weights
         )
         return step, _Costs(weights=weights, compute=compute, exchange=exchange)
@@ -364,19 +373,24 @@ class StepModel:
         on_paper = knobs[:, _COLUMN["data_parallel"]] * self._cache(knobs) / (self._input + self._output)
         return np.asarray(np.maximum(on_paper, 1.0) * np.exp(t["capacity"] - t["length"]))
 
+    def _held(self, column: Mapping[str, Array]) -> Array:
+        """Bytes of weights on each device: what the planner reckons, else by bits and devices."""
+        bits = self._weight_bytes * column["weight_bits"] / 16
+        split = bits * (1 - self._shared + self._shared / column["data_parallel"])
+        split = split / column["tensor_parallel"] / column["pipeline_parallel"]
+        return np.where(column["weight_gib"] > 0, column["weight_gib"] * 2**30, split)
+
     def _cache(self, knobs: Array) -> Array:
-        """Tokens that the KV cache of one replica holds, on paper."""
-        replicas = knobs[:, _COLUMN["data_parallel"]]
-        world = knobs[:, _COLUMN["tensor_parallel"]] * knobs[:, _COLUMN["pipeline_parallel"]]
-        weights = self._weight_bytes * knobs[:, _COLUMN["weight_bits"]] / 16
-        weights = weights * (1 - self._shared + self._shared / replicas)
-        free = self._memory * world * knobs[:, _COLUMN["utilization"]] - weights - 2 * 2**30
-        room = np.where(knobs[:, _COLUMN["kv_bytes"]] > 0, knobs[:, _COLUMN["kv_bytes"]] * world, free)
-        per_token = self._kv_per_token * knobs[:, _COLUMN["kv_bits"]] / 16
+        """Tokens that the KV cache of one replica holds, on paper: what the planner reckons, else what is left."""
+        column = _columns(knobs)
+        free = self._memory * column["utilization"] - self._held(column) - 2 * 2**30
+        room = np.where(column["kv_bytes"] > 0, column["kv_bytes"], free)
+        split = np.minimum(column["tensor_parallel"], self._kv_shares) * column["pipeline_parallel"]
+        per_token = self._kv_per_token * column["kv_bits"] / 16 / split
         # A model that does not fit on paper may run all the same (another model is measured).
-        held = np.maximum(room, 0.02 * self._memory) / per_token
-        asked = knobs[:, _COLUMN["kv_tokens"]]
-        return np.asarray(np.where(asked > 0, asked, held))
+        left = np.maximum(room, 0.02 * self._memory) / per_token
+        reckoned = np.where(column["kv_room"] > 0, column["kv_room"], left)
+        return np.where(column["kv_tokens"] > 0, column["kv_tokens"], reckoned)
 
     def _named(self, theta: Array | None) -> dict[str, Array]:
         """Coefficient → its value, or a column of values, one per set of coefficients."""
@@ -453,6 +467,24 @@ def _accepted(column: Mapping[str, Array], t: Mapping[str, Array]) -> Array:
     learned = np.where(column["draft_free"] > 0, t["lookup"], t["acceptance"])
     alpha = 1 / (1 + np.exp(-(learned + guessed)))
     return np.asarray((1 - alpha ** (1 + column["drafts"])) / (1 - alpha))
+
+
+def _bytes_in_16_bits(model: ModelFacts) -> float:
+    """Of all weights, whatever the files hold them in. A size reckoned from a shape without its MLP is too small."""
+    size = max(model.weight_bytes, 1e6) * 16 / own_bits(model)
+    if model.is_moe or model.intermediate:
+        return size
+    layer = model.hidden * (2 * model.head_dim * (model.heads + model.kv_heads) + 3 * _WIDTH * model.hidden)
+    usual = 2.0 * (2 * model.vocab * model.hidden + model.layers * layer)
+    return size if size > 0.5 * usual else usual
+
+
+def _experts_share(model: ModelFacts, parameters: float) -> float:
+    """Part of the weights that lies in routed experts, by the model's shape."""
+    if not model.is_moe:
+        return 0.0
+    routed = 3.0 * model.layers * model.experts * model.hidden * model.moe_intermediate
+    return min(routed / parameters, _MOST_EXPERTS) if routed > 0 else _EXPERTS_SHARE
 
 
 def _speed(hardware: Hardware) -> tuple[float, float, set[str]]:
