@@ -10,7 +10,7 @@ from typing import Protocol
 
 from tuner.model.candidate import Candidate, Exclusion
 from tuner.model.json import Json, Scalar
-from tuner.model.measurement import Measurement, QualityReport, ServerReport
+from tuner.model.measurement import Estimate, Measurement, QualityReport, ServerReport
 from tuner.model.outcome import Failure, Outcome
 from tuner.model.workload import Limit, Objective, Workload
 
@@ -296,6 +296,10 @@ class Optimizer(Protocol):
         """Relative gain over the best that the model still expects (0.01 = 1 %); None if it cannot say."""
         ...
 
+    def plainer(self, assignment: Mapping[str, Scalar]) -> Mapping[str, Scalar] | None:
+        """The same without settings that the model takes to do nothing, never tried before; None if there is none."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyInfo:
@@ -339,8 +343,8 @@ class Observer(Protocol):
 
     def trial_ended(self, number: int, outcome: Outcome, *, is_best: bool) -> None: ...
 
-    def resumed(self, baseline: float | None, best: float | None) -> None:
-        """The objective of the defaults and of the best so far, known from earlier runs of the study."""
+    def resumed(self, baseline: Estimate | None, best: float | None) -> None:
+        """The objective of the defaults (a sample per trial) and of the best so far, known from earlier runs."""
         ...
 
     def message(self, text: str) -> None:

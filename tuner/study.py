@@ -98,6 +98,8 @@ class Study:
     _spent_before: float = field(default=0.0, init=False)
     _over: bool = field(default=False, init=False)
     _open: _Asked | None = field(default=None, init=False)
+    _plain: bool = field(default=False, init=False)
+    """Whether the best was asked for with fewer settings already."""
 
     def run(self) -> Result:
         """Run to the end of the budget, or until nothing more is to be expected.
@@ -156,14 +158,34 @@ class Study:
                 break
             if not self._seen(candidate):
                 self._trial(candidate.origin, candidate.assignment)
+        reason = self._search()
+        if not self._tried_plainer() and reason.startswith(_SPENT):
+            reason = self._search()  # what was kept back for it
+        self._confirm()
+        return self._use_up() if reason.startswith(_SPENT) else reason
+
+    def _search(self) -> str:
+        """Search until something ends it; says what."""
         reason = self._search_over()
         while reason is None:
             if not self._searched():
-                reason = _NOTHING_LEFT
-                break
+                return _NOTHING_LEFT
             reason = self._search_over()
-        self._confirm()
-        return self._use_up() if reason.startswith(_SPENT) else reason
+        return reason
+
+    def _tried_plainer(self) -> bool:
+        """Try the best without settings that seem to do nothing; False if there is nothing of the kind to try."""
+        best = next(iter(self._history.contenders()), None)
+        if self._plain or best is None or best.confirmed or not worth_confirming(self._history, self.info.limits):
+            return False
+        self._plain = True
+        with self._account.timed("search"):
+            plainer = self.optimizer.plainer(best.candidate.assignment)
+        if plainer is None:
+            return False
+        self.observer.message("the best so far, without settings that seem to do nothing:")
+        self._trial("plainer", plainer)
+        return True
 
     def _searched(self) -> bool:
         """Try the search's next suggestion; False if it has none."""
@@ -428,6 +450,8 @@ class Study:
         if self._history.trials and not worth_confirming(self._history, self.info.limits):
             return 0  # what was kept back goes to the search, until it finds something
         reserve = reserve_for(total, questions=max(points, 1 + len(self.info.further)))
+        if reserve and not self._plain:
+            reserve += 1
         return reserve if self._history.baseline() is not None else (reserve + 1) // 2  # nobody to take turns with
 
     def _total(self) -> int:
@@ -470,6 +494,7 @@ class Study:
             self._account.since = max((item.number for item in past), default=-1) + 1
         else:
             self._spent_before = self._history.seconds(self._account.since)
+            self._plain = any(trial.origin == "plainer" for trial in self._history.trials)
         if past:
             self.observer.message(f"going on with {counted(len(past), 'earlier trial')} of study {self.info.name}")
             best = self._history.best()

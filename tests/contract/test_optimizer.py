@@ -58,6 +58,9 @@ def test_ask_tell_past(url: str, sampler: str) -> None:
     assert len({tuple(item.constraints) for item in past}) == 1, "the same constraints in the same order"
     gain = optimizer.expected_gain()
     assert gain is None or gain >= 0
+    asked = told[-1].assignment
+    plainer = optimizer.plainer(asked)
+    assert plainer is None or plainer.items() < asked.items()
 
 
 def test_the_machines_fault_is_kept_but_teaches_nothing(url: str, sampler: str) -> None:

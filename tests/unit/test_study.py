@@ -34,6 +34,7 @@ class MemoryOptimizer:
     xs: Sequence[int] = tuple(range(1, 100))
     told: list[Past] = field(default_factory=list)
     gain: float | None = None
+    plain: Mapping[str, Scalar] | None = None
     _numbers: Iterator[int] = field(default_factory=itertools.count)
     _asked: dict[int, Suggestion] = field(default_factory=dict)
 
@@ -67,6 +68,9 @@ class MemoryOptimizer:
 
     def expected_gain(self) -> float | None:
         return self.gain
+
+    def plainer(self, assignment: Mapping[str, Scalar]) -> Mapping[str, Scalar] | None:
+        return self.plain
 
 
 class LinePlanner:
@@ -610,3 +614,72 @@ def _context(tmp_path: Path) -> TrialContext:
         check_quality=True,
         twin=None,
     )
+
+
+class TestThePlainest:
+    """Before it is confirmed, the best is asked for without the settings that seem to do nothing."""
+
+    BEST, PART = {"x": 60, "y": 1, "z": 2}, {"x": 60, "z": 2}
+
+    def _study(self, tmp_path: Path, *, part: float) -> tuple[Study, MemoryOptimizer]:
+        """The search finds BEST at 160; PART runs at ``part`` of that."""
+        planner, runner = LinePlanner(), TableRunner()
+        study, _, optimizer, _ = _study(tmp_path, runner=runner, budget=Budget(trials=12))
+        values = {0: 100.0, 1: 160.0 * part, 2: 160.0}
+
+        def render(assignment: Mapping[str, Scalar], *, origin: str = "search") -> Candidate:
+            arguments = {f"flag-{name}": value for name, value in assignment.items()}
+            return Candidate(assignment=dict(assignment), arguments=arguments, origin=origin)
+
+        def run(candidate: Candidate, context: TrialContext, progress: Progress) -> Outcome:
+            settings = candidate.assignment
+            asked = 2 if "y" in settings else 1 if "z" in settings else 0
+            value = values[asked] + (int(str(settings["x"])) - 60 if "x" in settings and not asked else 0)
+            runner.ran.append((int(str(settings.get("x", 0))), candidate.origin, context))
+            return TableRunner(value=lambda _: value, seconds=1.0).run(candidate, context, progress)
+
+        planner.render = render  # type: ignore[method-assign]
+        planner.effective_identity = lambda candidate, effective: candidate.key  # type: ignore[method-assign]
+        planner.starts = lambda: [render(self.BEST, origin="start:recipe")]  # type: ignore[method-assign]
+        runner.run = run  # type: ignore[method-assign]
+        study.planner, optimizer.plain = planner, self.PART
+        return study, optimizer
+
+    @pytest.mark.parametrize(("part", "winner"), [(0.99, PART), (1.01, PART), (0.95, BEST)])
+    def test_it_goes_before_a_higher_number_that_is_no_more_than_noise(
+        self, tmp_path: Path, part: float, winner: Mapping[str, Scalar]
+    ) -> None:
+        study, optimizer = self._study(tmp_path, part=part)
+        result = study.run()
+        origins = [past.origin for past in optimizer.told]
+        assert origins.count("plainer") == 1
+        assert origins.index("plainer") == origins.index("confirm") - 1
+        assert len(origins) == 12
+        found = result.history.winner()
+        assert found is not None
+        assert (found.candidate.assignment, found.confirmed) == (winner, 2)
+
+    def test_where_there_is_none_the_search_takes_its_trial(self, tmp_path: Path) -> None:
+        study, optimizer = self._study(tmp_path, part=1.0)
+        optimizer.plain = None
+        study.run()
+        origins = [past.origin for past in optimizer.told]
+        assert "plainer" not in origins
+        assert (origins.count("search"), origins.count("confirm")) == (6, 4)
+        assert len(origins) == 12
+
+    def test_a_resumed_study_asks_once(self, tmp_path: Path) -> None:
+        study, optimizer = self._study(tmp_path, part=0.99)
+
+        def cut_off() -> None:
+            raise KeyboardInterrupt
+
+        study._confirm = cut_off  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            study.run()
+        again, _ = self._study(tmp_path, part=0.99)
+        again.optimizer = optimizer
+        again.run()
+        origins = [past.origin for past in optimizer.told]
+        assert origins.count("plainer") == 1
+        assert len(origins) == 12

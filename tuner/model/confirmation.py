@@ -22,6 +22,8 @@ LEAST_STARTS = 2
 
 _MOST_PAIRS = 4
 _TRIALS_PER_PAIR = 15
+_AS_GOOD = 0.015
+"""Relative distance within which fewer settings go before a higher number: servers of one candidate differ by it."""
 _FAR = 0.1
 """Relative distance from the defaults that is clear without an interval (spreads are a few percent)."""
 
@@ -65,9 +67,10 @@ def finalists(history: History, limits: Sequence[Limit], *, left: int | None, to
     """Who is to be started on a fresh server in the next turn, what matters most first; empty when all is done.
 
     Whoever has been started once is started again before anybody new: one start proves nothing, and a finalist that
-    lost its lead by it would otherwise be left for the next lucky number. Then the best configuration, until it has
-    its pairs, and what answers the study's other questions, until each has two starts: the best at each load point,
-    and the ends and the knee of the front. Nobody is begun whom the ``left`` trials (None: no bound) would not do for.
+    lost its lead by it would otherwise be left for the next lucky number. Then the best configuration, or one that is
+    as good with fewer settings, until it has its pairs, and what answers the study's other questions, until each has
+    two starts: the best at each load point, and the ends and the knee of the front. Nobody is begun whom the ``left``
+    trials (None: no bound) would not do for.
     """
     contenders = history.contenders()
     others = {c.candidate.key: c.candidate for c in [*load_favourites(history, limits), *favourites(history)]}
@@ -76,7 +79,7 @@ def finalists(history: History, limits: Sequence[Limit], *, left: int | None, to
     if half:
         return half if left is None else half[: max(left - 1, 1)]
     found: list[Candidate] = []
-    best = contenders[0] if contenders else None
+    best = _plainest(history, contenders)
     if best is not None and _wanted(history, best, left=left, total=total):
         found.append(best.candidate)
     for key, candidate in others.items():
@@ -86,6 +89,17 @@ def finalists(history: History, limits: Sequence[Limit], *, left: int | None, to
         if left is None or LEAST_STARTS * (len(found) + 2) <= left:
             found.append(candidate)
     return found
+
+
+def _plainest(history: History, contenders: Sequence[Contender]) -> Contender | None:
+    """The best, or what is as good with part of its settings: the rest of them would only have to be explained."""
+    if not contenders or contenders[0].confirmed:
+        return next(iter(contenders), None)
+    best, better = contenders[0], history.objective.better
+    bound = best.value - (_AS_GOOD if history.objective.maximize else -_AS_GOOD) * abs(best.value)
+    whole = best.candidate.assignment.items()
+    parts = [c for c in contenders if c.candidate.assignment.items() < whole and not better(bound, c.value)]
+    return min(parts, key=lambda c: len(c.candidate.assignment), default=best)
 
 
 def _wanted(history: History, best: Contender, *, left: int | None, total: int) -> bool:

@@ -46,6 +46,8 @@ _CONFIDENT, _UNMOVED = 12, 6
 """Fewer measured trials than this, or since the last better one, say nothing about what may still come."""
 _LOST = 2
 """Launches per parameter before which a search that found nothing better than the defaults does not give up."""
+_NOTHING_LOST = 0.01
+"""What settings may bring together (log units) and be left away all the same: less than one trial can tell."""
 _THRIFT = 1.0
 """How much seconds count at the start of a study whose budget is time."""
 
@@ -142,6 +144,37 @@ class Advisor:
                 continue
             return dict(candidate.assignment)
         return self.any_new(avoided, seed=seed)
+
+    def plainer(
+        self, history: Sequence[Observation], assignment: Mapping[str, Scalar], avoided: AbstractSet[str]
+    ) -> Assignment | None:
+        """``assignment`` without settings whose absence costs nothing that the model can see; None if that is known.
+
+        What leaves least is left away first, as long as all of it together costs next to nothing.
+        """
+        with threadpool_limits(limits=1):
+            self._encoder.correct(history)
+            training = self._training(self._agreement.judged(history, maximize=self._objective.maximize))
+            surrogate = train(self._encoder, training, self._suspects, self._accuracy_suspects, ())
+            if not surrogate.views:
+                return None
+            plain = dict(self._planner.render(assignment).assignment)
+            least = surrogate.worth(self._encoder.rows([plain]))[0] - _NOTHING_LOST
+            while fewer := self._fewer(plain):
+                worth = surrogate.worth(self._encoder.rows(fewer))
+                if worth.max() < least:
+                    break
+                plain = fewer[int(np.argmax(np.round(worth, 6)))]
+        candidate = self._planner.render(plain)
+        known = {*avoided, self._planner.identity(self._planner.render(assignment))}
+        if self._planner.identity(candidate) in known or self._planner.exclusion(candidate) is not None:
+            return None
+        return dict(candidate.assignment)
+
+    def _fewer(self, assignment: Assignment) -> list[Assignment]:
+        """All that lack one setting of ``assignment``, and what exists only beside it."""
+        without = [{other: value for other, value in assignment.items() if other != name} for name in assignment]
+        return [dict(self._planner.render(item).assignment) for item in without]
 
     def any_new(self, avoided: AbstractSet[str], *, seed: int) -> Assignment | None:
         """A random candidate that is neither excluded nor known; None after a long search."""

@@ -232,6 +232,13 @@ class OptunaOptimizer:
             self._recall()
         return self._advisor.expected_gain(self._history)
 
+    def plainer(self, assignment: Mapping[str, Scalar]) -> Mapping[str, Scalar] | None:
+        """See :meth:`tuner.ports.Optimizer.plainer`. Only ``tune`` with one objective has a model to ask."""
+        if self._sampler_name != "tune" or self._further:
+            return None
+        history = [*aligned(self._start.trials, self._history), *self._history]
+        return self._advisor.plainer(history, assignment, self._avoided())
+
     def _recall(self) -> None:
         """After a resume: what the last suggestion's model expected, so that the search ends where it would have."""
         asked = [index for index, item in enumerate(self._history) if item.origin == "search" and _taught(item)]

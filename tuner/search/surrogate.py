@@ -139,6 +139,12 @@ class Surrogate:
         """Chance that none of the planner's doubts keeps it from starting."""
         return np.asarray((1 - _believed(rows, self.learned)).prod(axis=1))
 
+    def worth(self, rows: Rows) -> Array:
+        """Expected target (more is better), less for what may not start or may miss a limit."""
+        mean, _ = self.predict(rows)
+        chance = self.feasibility.chance(rows.x) * self._undoubted(rows)
+        return np.asarray(mean + np.log(chance + 1e-9) + np.log(self._kept(rows) + 1e-9))
+
     def predict(self, rows: Rows) -> tuple[Array, Array]:
         """Mean and standard deviation of the target over both views."""
         means, variances = np.zeros(len(rows)), np.zeros(len(rows))

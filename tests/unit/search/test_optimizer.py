@@ -336,3 +336,22 @@ def test_a_damaged_journal(tmp_path: Path) -> None:
     (tmp_path / "s.journal").write_text("not json\n{}\n")
     with pytest.raises(InputError, match="damaged or not a journal"):
         OptunaOptimizer(small_space(), SmallPlanner(small_space()), storage=f"{tmp_path}/s.journal", study_name="s")
+
+
+def test_what_does_nothing_is_left_away_and_what_pays_is_kept(tmp_path: Path) -> None:
+    optimizer, planner = opened(tmp_path, sampler="tune")
+    baseline = optimizer.ask("baseline", {})
+    optimizer.tell(baseline.number, measured(planner.baseline(), 256.0), {})
+    searched(optimizer, planner, 14)
+    size = "1024"  # 2048 alone was tried, as all that ran best
+    best = {"max_num_seqs": size, "attention_backend": "FLASH_ATTN", "spec_method": "ngram", "spec_tokens": 3}
+    assert optimizer.plainer(best) == {"max_num_seqs": size}
+    assert optimizer.plainer({"max_num_seqs": "2048", "attention_backend": "FLASH_ATTN"}) is None
+    assert optimizer.plainer({"max_num_seqs": size}) is None, "without it nothing is left"
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe"])
+def test_a_sampler_without_a_model_says_of_no_setting_that_it_does_nothing(tmp_path: Path, sampler: str) -> None:
+    optimizer, planner = opened(tmp_path, sampler=sampler)
+    searched(optimizer, planner, 3)
+    assert optimizer.plainer({"max_num_seqs": "2048", "attention_backend": "FLASH_ATTN"}) is None
