@@ -35,13 +35,15 @@ def run(surface: str, method: str, seed: int, trials: int) -> dict[str, Any]:
     """One study, and how good what it measured best was after every launch."""
     folder = FOLDER / surface
     options = folder / "options.txt"
-    more = options.read_text(encoding="utf-8").split() if options.exists() else []
+    more = options.read_text(encoding="utf-8").replace("{here}", str(folder)).split() if options.exists() else []
+    if (profile := folder / "profile.yaml").exists():
+        more = ["--hardware", str(profile), *more]
     environment = {**os.environ, "SURFACE_SEED": str(seed), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     program = [sys.executable, str(folder / "surface.py")]
     with tempfile.TemporaryDirectory(prefix="outside-") as place:
         command = [
-            *(sys.executable, "-m", "tuner.cli", "--hardware", str(folder / "profile.yaml")),
+            *(sys.executable, "-m", "tuner.cli"),
             *("--trial-command", " ".join(program), "--trials", str(trials), "--seed", str(seed)),
             *("--sampler", method, "--no-accuracy", "--directory", place, "--json", *more),
         ]
