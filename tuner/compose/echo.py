@@ -31,9 +31,9 @@ def check_inputs(options: Options, plan: Plan) -> None:
             without a limit that says which requests are good.
     """
     if options.replay is not None:
-        from tuner.serving.replay import ReplayRunner  # noqa: PLC0415
+        from tuner.compose.replaying import replay_runner  # noqa: PLC0415
 
-        ReplayRunner(options.replay, objective=options.parsed_objective, hardware=plan.hardware)
+        replay_runner(options, plan)
     elsewhere = options.trial_command is not None or options.replay is not None
     if plan.workload.path and (not elsewhere or Path(plan.workload.path).is_file()):
         # Where something else measures, the file of a YAML workload may lie where that is.

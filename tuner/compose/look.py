@@ -100,7 +100,7 @@ def report_study(
     console = Console()
     if table is not None:
         count = report.write_table(study.history, table, study.about)
-        sys.stdout.write(f"{counted(count, 'trial')} written to {table}\n")
+        sys.stdout.write(f"{counted(count, 'trial')} written to {table}{_left_out(study.history, count)}\n")
         return
     if trial is not None:
         found = _trial(study, trial)
@@ -124,6 +124,12 @@ def report_study(
         if name is None and others:
             more = "1 other study" if others == 1 else f"{others} other studies"
             say(console, f"{more} in this folder: tune report --list", style="dim")
+
+
+def _left_out(history: History, written: int) -> str:
+    """Only what a replay estimated is left out of a table."""
+    left = len(history.trials) - written
+    return f"; {counted(left, 'estimated answer')} left out: never measured, so nothing to record" if left else ""
 
 
 def _trial(study: Study, number: int) -> Trial:

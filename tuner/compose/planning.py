@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tuner.model.hardware import Hardware
+    from tuner.serving.replay import ReplayRunner
     from tuner.spaces import Plan, VllmFlags
 
 __all__ = [
@@ -175,7 +176,8 @@ def _flags_of(candidate: Candidate) -> str:
 def dry_run(options: Options) -> None:
     """Print the baseline and the first candidates as complete commands, and why others were excluded.
 
-    Where a trial command measures, the flags that it gets stand in place of commands.
+    Where a trial command measures, the flags that it gets stand in place of commands; where a table answers, the
+    flags that it is asked for, and where the answer comes from.
     """
     plan = make_plan(options, need_machine=False).plan
     check_inputs(options, plan)
@@ -189,10 +191,16 @@ def dry_run(options: Options) -> None:
         raise cannot_start(options, plan, blocked, "nothing in this space can")
     rows = [(baseline, blocked), *starts, *((candidate, None) for candidate in survey.feasible[:_DRY_CANDIDATES])]
     excluded = {rule: _Excluded(count, reason) for rule, (count, reason) in survey.excluded.items()}
+    replay = None
+    if options.replay is not None:
+        from tuner.compose.replaying import replay_runner  # noqa: PLC0415
+
+        replay = replay_runner(options, plan)
     dry = _Dry(
         options=options,
         plan=plan,
-        rows=[_described(candidate, plan.model.name, reason, options) for candidate, reason in rows],
+        replay=replay,
+        rows=[_described(candidate, plan.model.name, reason, options, replay) for candidate, reason in rows],
         sampled=survey.sampled,
         feasible=round(survey.sampled * survey.share),
         excluded=excluded,
@@ -214,31 +222,49 @@ class _Row(NamedTuple):
     assignment: Mapping[str, Scalar]
     command: str
     blocked: str | None
+    answer: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Dry:
     options: Options
     plan: Plan
+    replay: ReplayRunner | None
     rows: Sequence[_Row]
     sampled: int
     feasible: int
     excluded: Mapping[str, _Excluded]
 
+    @property
+    def _starts(self) -> bool:
+        """Servers are what a study would start."""
+        return self.options.trial_command is None and self.replay is None
+
     def document(self) -> dict[str, object]:
         rows = [{**row._asdict(), "assignment": dict(row.assignment)} for row in self.rows]
+        if self.replay is None:
+            for row in rows:
+                del row["answer"]
+        replay = {} if self.replay is None else {"replay": self._replay(self.replay)}
         return {
             "hardware": self.plan.hardware.name,
             "model": self.plan.model.name,
             "workload": self.plan.workload.name,
             **about_values(self.options, self.plan.workload),
+            **replay,
             "baseline": rows[0],
             "candidates": rows[1:],
             "sampled": self.sampled,
             "feasible": self.feasible,
             "excluded": {rule: asdict(entry) for rule, entry in self.excluded.items()},
-            "notes": list(self.plan.notes),
+            "notes": self._notes(),
         }
+
+    def _replay(self, replay: ReplayRunner) -> dict[str, object]:
+        return {"file": str(self.options.replay), "rows": replay.rows, "failed": replay.failed}
+
+    def _notes(self) -> list[str]:
+        return [*self.plan.notes, *(() if self.replay is None else self.replay.notes)]
 
     def print(self, console: Console) -> None:
         plan = self.plan
@@ -246,30 +272,41 @@ class _Dry:
         for line in about_lines(self.options, plan.workload):
             console.print(line, highlight=False, soft_wrap=True, markup=False)
         external = self.options.trial_command is not None
+        if self.replay is not None:
+            from tuner.compose.replaying import answers_line  # noqa: PLC0415
+
+            said = f"replay: {answers_line(self.options, self.replay)}"
+            console.print(said, highlight=False, soft_wrap=True, markup=False)
         if external:
             console.print("the trial command gets these flags (candidate.flags), one candidate a call", highlight=False)
         for row in self.rows:
             console.print(f"\n[bold]# {row.origin}[/]", highlight=False)
             if row.blocked:
-                said = "never measured" if external else "cannot start"
+                said = "cannot start" if self._starts else "never asked for" if self.replay else "never measured"
                 console.print(f"[red]# {said}: {row.blocked}[/]", highlight=False, soft_wrap=True)
             console.print(
                 row.command or "(no flags: the program's own defaults)", soft_wrap=True, highlight=False, markup=False
             )
-        able = "may be measured" if external else "can start"
+            if row.answer and not row.blocked:
+                console.print(f"# {row.answer}", soft_wrap=True, highlight=False, markup=False)
+        able = "can start" if self._starts else "may be asked for" if self.replay else "may be measured"
         console.print(f"\n{self.feasible} of {self.sampled} sampled candidates {able}", highlight=False)
         for rule, entry in self.excluded.items():
             console.print(f"{entry.count:>5} × {rule}: {entry.reason}", highlight=False, soft_wrap=True, markup=False)
-        for note in plan.notes:
+        for note in self._notes():
             console.print(f"· {note}", style="cyan", highlight=False, soft_wrap=True, markup=False)
 
 
-def _described(candidate: Candidate, model: str, blocked: Exclusion | None, options: Options) -> _Row:
+def _described(
+    candidate: Candidate, model: str, blocked: Exclusion | None, options: Options, replay: ReplayRunner | None
+) -> _Row:
+    elsewhere = options.trial_command is not None or replay is not None
     return _Row(
         candidate.origin,
         dict(candidate.assignment),
-        command_of(candidate, model) if options.trial_command is None else _flags_of(candidate),
+        _flags_of(candidate) if elsewhere else command_of(candidate, model),
         None if blocked is None else blocked.reason,
+        None if replay is None else replay.basis(candidate),
     )
 
 

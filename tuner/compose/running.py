@@ -113,11 +113,12 @@ def run_study(options: Options) -> None:
             if note:
                 view.message(note)
         tracker = MlflowTracker(places.tracking_uri, spool=directory / "spool", notify=view.message)
+        runner = _runner(options, prepared, directory, view)
         study = Study(
             info=info,
             planner=plan.planner,
             optimizer=optimizer,
-            runner=_runner(options, prepared, directory, view),
+            runner=runner,
             tracker=tracker,
             observer=view,
             compare=compare,
@@ -132,7 +133,7 @@ def run_study(options: Options) -> None:
         "facts": dict(info.facts),
         "limits": _limits(info.limits),
     }
-    _conclude(console, options, about, result, study.summary())
+    _conclude(console, options, about, result, study.summary(), runner=runner)
 
 
 def _observing(prepared: Prepared) -> list[str]:
@@ -227,10 +228,10 @@ def _runner(options: Options, prepared: Prepared, directory: Path, view: Observe
             ledger=Ledger(ledger),
         )
     if options.replay is not None:
-        from tuner.serving.replay import ReplayRunner  # noqa: PLC0415
+        from tuner.compose.replaying import answers_line, replay_runner  # noqa: PLC0415
 
-        replayed = ReplayRunner(options.replay, objective=objective, seed=options.seed, hardware=plan.hardware)
-        for sentence in replayed.notes:
+        replayed = replay_runner(options, plan)
+        for sentence in (answers_line(options, replayed), *replayed.notes):
             view.message(sentence)
         return replayed
     from tuner.measuring import BenchLoadGenerator  # noqa: PLC0415
@@ -371,8 +372,17 @@ def _defaults(plan: Plan) -> dict[str, Json]:
 
 
 def _conclude(
-    console: Console, options: Options, about: dict[str, Json], result: Result, summary: dict[str, Json]
+    console: Console,
+    options: Options,
+    about: dict[str, Json],
+    result: Result,
+    summary: dict[str, Json],
+    *,
+    runner: TrialRunner | None = None,
 ) -> None:
+    recorded = ""
+    if options.replay is not None and runner is not None:
+        recorded = _recorded(options, result, summary, runner)
     if options.as_json:
         sys.stdout.write(json.dumps({"study": about["name"], "reason": result.reason, **summary}, indent=1) + "\n")
         return
@@ -380,7 +390,15 @@ def _conclude(
     from tuner.report import Answers, print_conclusion  # noqa: PLC0415
 
     answers = Answers.of(result.history, about, compare)
-    print_conclusion(console, result.history, result.judgement, reason=result.reason, about=about, answers=answers)
+    print_conclusion(
+        console,
+        result.history,
+        result.judgement,
+        reason=result.reason,
+        about=about,
+        answers=answers,
+        recorded=recorded,
+    )
     where = "" if options.directory == Path("tune-studies") else f" --directory {shlex.quote(str(options.directory))}"
     console.print()
     console.print(f"every trial:   tune ui{where}", highlight=False)
@@ -395,3 +413,17 @@ def _conclude(
     elif _kind(options) == "external":
         # What a command measured need not be vLLM: its settings are the answer, and `tune export` says more.
         console.print(f"the winner:    tune report --json{where}", highlight=False)
+
+
+def _recorded(options: Options, result: Result, summary: dict[str, Json], runner: TrialRunner) -> str:
+    """The best that a replay's table holds, in words; it and where answers came from are added to the summary."""
+    from tuner.compose.replaying import best_recorded, best_recorded_line  # noqa: PLC0415
+    from tuner.report import bases  # noqa: PLC0415
+    from tuner.serving.replay import ReplayRunner  # noqa: PLC0415
+
+    if not isinstance(runner, ReplayRunner):
+        return ""
+    winner = result.history.winner()
+    found = best_recorded(options, runner, winner)
+    summary |= {"bases": {**bases(result.history)}, "best_recorded": found}
+    return "" if found is None else best_recorded_line(options, found, winner)

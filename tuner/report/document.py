@@ -18,7 +18,7 @@ from tuner.model.summary import accuracy, judgement_values, means
 from tuner.model.words import kind_of
 from tuner.model.workload import Limit
 
-__all__ = ["ACCOUNT", "pareto", "study_document", "time_account", "trial_document"]
+__all__ = ["ACCOUNT", "bases", "basis_of", "pareto", "study_document", "time_account", "trial_document"]
 
 ACCOUNT = ("measure", "start", "warmup", "quality", "teardown")
 """Phases of a trial, as the loop clocks them, in the order of the time account."""
@@ -48,6 +48,7 @@ def study_document(history: History, judgement: Judgement | None, about: Mapping
         "winner": _contender(winner),
         "judgement": judgement_values(judgement),
         "trials": dict(Counter(trial.outcome.status.value for trial in history.trials)),
+        "bases": bases(history),
         "table": [_line(trial, limits, defaults) for trial in history.trials],
         "pareto": pareto(history),
         "excluded": dict(Counter(t.outcome.exclusion.rule for t in history.trials if t.outcome.exclusion)),
@@ -169,6 +170,19 @@ def _basis(server: ServerReport | None) -> str:
     """Where a trial's numbers come from."""
     modes = {"external": "trial command", "replay": "recorded", "estimate": "estimated"}
     return modes.get(server.mode, "measured here") if server is not None else ""
+
+
+def bases(history: History) -> dict[str, int]:
+    """How many answers came from where: ``measured here``, ``trial command``, ``recorded``, ``estimated``.
+
+    A status says how a trial ended; in a replay ``measured`` is also said of what was recorded or estimated.
+    """
+    return dict(Counter(filter(None, (_basis(trial.outcome.server) for trial in history.trials))))
+
+
+def basis_of(trial: Trial) -> str:
+    """Where a trial's numbers come from; empty where it has no server to ask."""
+    return _basis(trial.outcome.server)
 
 
 def _line(trial: Trial, limits: Sequence[Limit], defaults: Mapping[str, Json]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from tuner.model.targets import figure, metric_unit, short_name
 from tuner.model.words import defaults_name
 from tuner.report.answers import Answers
 from tuner.report.figures import figure_rows
-from tuner.report.show import KINDS, verdict
+from tuner.report.show import counted_trials, kind_words, status_words, verdict
 
 __all__ = ["study_page"]
 
@@ -29,7 +29,7 @@ def study_page(document: Document, answers: Answers) -> str:
     where = f"{document['model']} on {document['hardware']}, workload {document['workload']}"
     parts = [
         f"## Study {document['study']}: {where}",
-        KINDS.get(document["kind"], ""),
+        kind_words(document),
         f"**{verdict(document)}**",
         _figures(document),
         _winner(document),
@@ -47,7 +47,8 @@ def _figures(document: Document) -> str:
     name = defaults_name(document["kind"])
     title = "Figures" if winner is None else f"Trial {winner['trial']} against {name}"
     columns, right = ("figure", name, "best", "change"), frozenset({1, 2, 3})
-    return markdown(TextTable(title=title, columns=columns, rows=tuple(figure_rows(document)), right=right))
+    rows = (*figure_rows(document), ("mean over", counted_trials(baseline), counted_trials(winner), ""))
+    return markdown(TextTable(title=title, columns=columns, rows=rows, right=right))
 
 
 def _winner(document: Document) -> str:
@@ -76,7 +77,7 @@ def _trials(document: Document) -> str:
             (
                 f"#{line['trial']}",
                 line["origin"],
-                line["status"],
+                status_words(line),
                 "" if value is None else f"{figure(value)}{spread}",
                 "" if line["accuracy"] is None else figure(line["accuracy"]),
                 f"{_choices(line['assignment'], document)}{note}",

@@ -19,6 +19,7 @@ from tuner.model.json import Json, finite
 from tuner.model.outcome import Blame, Outcome, Status
 from tuner.model.projection import estimate_of
 from tuner.model.secrets import mask, mask_environment
+from tuner.report.document import basis_of
 
 __all__ = ["table_row", "write_table"]
 
@@ -26,11 +27,14 @@ __all__ = ["table_row", "write_table"]
 def write_table(history: History, path: Path, about: Mapping[str, Json] | None = None) -> int:
     """Write one line per trial, all or nothing; returns how many. ``about`` is the study's description.
 
+    What a replay estimated is left out: replayed again, it would pass for recorded.
+
     Raises:
         InputError: the file cannot be written, or something other than a file is there.
     """
     origin = {name: about[name] for name in ("hardware", "model", "workload") if about.get(name)} if about else {}
-    lines = [json.dumps({**table_row(trial), **origin}, allow_nan=False) for trial in history.trials]
+    kept = [trial for trial in history.trials if basis_of(trial) != "estimated"]
+    lines = [json.dumps({**table_row(trial), **origin}, allow_nan=False) for trial in kept]
     place = target_of(path, "--table")
     try:
         with draft_beside(place) as draft:
@@ -54,6 +58,7 @@ def table_row(trial: Trial) -> dict[str, Any]:
         "trial": trial.number,
         "origin": trial.origin,
         "status": outcome.status.value,
+        "basis": basis_of(trial) if basis_of(trial) in ("recorded", "estimated") else None,
         "config": {name.replace("-", "_"): value for name, value in outcome.candidate.nested().items()},
         "arguments": dict(outcome.candidate.arguments),
         "assignment": dict(outcome.candidate.assignment),

@@ -9,6 +9,7 @@ import hashlib
 import random
 import re
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +19,9 @@ from tuner.model.hardware import Hardware
 from tuner.model.intervals import mean_estimate
 from tuner.model.measurement import Measurement, PointResult, ServerReport
 from tuner.model.outcome import Outcome, Status
-from tuner.model.workload import Objective
+from tuner.model.workload import Limit, Objective
 from tuner.ports import Progress, TrialContext
-from tuner.serving.table import Point, Table, at_points, flatten, read_table
+from tuner.serving.table import Best, Point, Table, at_points, flatten, read_table
 
 __all__ = ["ReplayRunner"]
 
@@ -44,9 +45,13 @@ class ReplayRunner:
         context: the table's ``mode`` to replay; empty takes the one with most rows.
         pace: share of the recorded seconds that a trial really takes (0: none, 1: as long as then).
         hardware: what the study is about; a table that names another is refused.
+        defaults: arguments and environment that run where they are left away, as far as they are known.
+        baseline: what the study is compared with; what all candidates share with it, and no row tells, is passed over.
 
     Attributes:
         notes: what a person should know of the table, one sentence each.
+        rows, failed: recorded trials that answers come from, and how many of them failed.
+        unused: lines of the table that no answer comes from (a machine's fault, an estimate, another mode).
 
     Raises:
         InputError: the table cannot be read, lacks the objective, or was recorded on other hardware.
@@ -64,9 +69,19 @@ class ReplayRunner:
         context: str = "",
         pace: float = 0.0,
         hardware: Hardware | None = None,
+        defaults: Candidate | None = None,
+        baseline: Candidate | None = None,
     ) -> None:
-        self._table = read_table(table, context=context)
+        filled = None if defaults is None else _features(defaults)
+        base = None if baseline is None else _features(baseline)
+        self._table = read_table(table, context=context, defaults=filled, base=base)
         self.notes = _check_hardware(table, self._table, hardware) if hardware is not None else ()
+        if base is not None and self._table.find(base) is None:
+            self.notes += (
+                f"{table.name} does not hold the defaults: what everything is compared with is estimated too",
+            )
+        self.rows, self.failed = len(self._table.rows), sum(row.failure is not None for row in self._table.rows)
+        self.unused = self._table.unused
         self._name = table.name
         if objective.metric not in self._table.metrics:
             known = ", ".join(sorted(self._table.metrics))
@@ -80,9 +95,7 @@ class ReplayRunner:
 
     def run(self, candidate: Candidate, context: TrialContext, progress: Progress) -> Outcome:
         """See :meth:`tuner.ports.TrialRunner.run`."""
-        features = flatten(candidate.arguments)
-        features |= {f"env:{name}": value for name, value in candidate.environment.items()}
-        point = self._table.look_up(features)
+        point = self._table.look_up(_features(candidate))
         progress("replaying", point.basis)
         if self._pace > 0:
             time.sleep(self._pace * sum(value for name, value in point.seconds.items() if name != "total"))
@@ -119,6 +132,22 @@ class ReplayRunner:
     def close(self) -> None:
         """See :meth:`tuner.ports.TrialRunner.close`: nothing is held."""
 
+    def basis(self, candidate: Candidate) -> str:
+        """Where the answer for a candidate comes from, in words."""
+        return self._table.look_up(_features(candidate)).basis
+
+    def best(self, limits: Sequence[Limit] = ()) -> Best | None:
+        """The recorded configuration that is best in the objective and keeps the limits."""
+
+        def keeps(metrics: Mapping[str, float]) -> bool:
+            return all(x.metric in metrics and x.excess(metrics[x.metric]) <= 0 for x in limits)
+
+        return self._table.best(self._objective.metric, maximize=self._objective.maximize, keeps=keeps)
+
+    def is_of(self, candidate: Candidate, best: Best) -> bool:
+        """Whether the candidate asks for what that configuration is."""
+        return self._table.filled(_features(candidate)) == best.features
+
     def _measurement(self, point: Point, candidate: Candidate, context: TrialContext) -> Measurement:
         text = f"{self._seed}/{candidate.key}/{context.number}"
         source = random.Random(hashlib.sha256(text.encode()).digest())  # noqa: S311 - noise, not a secret
@@ -144,6 +173,10 @@ class ReplayRunner:
             points=tuple(points),
             notes=(f"replayed from {self._name}, not measured: {point.basis}",),
         )
+
+
+def _features(candidate: Candidate) -> dict[str, str | float]:
+    return flatten(candidate.arguments) | {f"env:{name}": value for name, value in candidate.environment.items()}
 
 
 def _natural(name: str) -> tuple[tuple[str, int], ...]:

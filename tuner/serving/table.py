@@ -13,24 +13,31 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from tuner.errors import InputError
 from tuner.model.json import canonical, finite, reckonable
 from tuner.model.outcome import Blame, Failure
+from tuner.model.targets import counted
 from tuner.model.words import shortened
+from tuner.serving.dead import Dead, dead_settings
 
-__all__ = ["Point", "Row", "Table", "at_points", "flatten", "read_table"]
+__all__ = ["Best", "Point", "Row", "Table", "at_points", "flatten", "read_table"]
 
 Features: TypeAlias = Mapping[str, str | float]
 
 _LARGEST_FILE = 256 << 20
 _NEIGHBOURS = 4
+_LEAST = 1e-6
+_NAMED = 3
+"""Settings in which a row differs that are named."""
 _UNKNOWN_NOISE = 0.01
 _ABSENT = "<absent>"
 _POINT = "point "
@@ -45,7 +52,7 @@ class Row:
     Figures of one load point of several stand among the metrics under the point's name (:func:`at_points`).
 
     ``hardware`` is the profile that it was measured on and ``device`` ``cpu`` or ``gpu``, both empty where the row
-    does not tell.
+    does not tell; ``line`` is where it stands in its file.
     """
 
     features: Features
@@ -56,6 +63,16 @@ class Row:
     context: str = ""
     hardware: str = ""
     device: str = ""
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Best:
+    """A recorded configuration: its value over the rows that ran, and where in the file these stand."""
+
+    value: float
+    features: Features
+    lines: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +107,12 @@ def _put(flat: dict[str, str | float], name: str, value: Any) -> None:
         flat[name] = value if isinstance(value, str) else canonical(value)
 
 
-def read_table(path: Path, *, context: str = "") -> Table:
+def read_table(
+    path: Path, *, context: str = "", defaults: Features | None = None, base: Features | None = None
+) -> Table:
     """Read a table. Rows measured in different ways (``mode``) are not mixed: ``context`` picks, or the most common.
+
+    ``defaults`` and ``base`` are the table's (:class:`Table`). What another replay estimated is no recorded trial.
 
     Raises:
         InputError: no such file, too large, or a line that is not a recorded trial (the message names the line).
@@ -111,16 +132,19 @@ def read_table(path: Path, *, context: str = "") -> Table:
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise InputError(f"{path}, line {number} is not a recorded trial: {error}") from error
         if row is not None:
-            rows.append(row)
+            rows.append(replace(row, line=number))
     contexts = Counter(row.context for row in rows)
     if context and context not in contexts:
         known = ", ".join(sorted(contexts))
         raise InputError(f"{path} holds no trials of mode {context!r}; it has: {known}")
     picked = context or (contexts.most_common(1)[0][0] if contexts else "")
+    told = sum(1 for line in text.splitlines() if line.strip())
     rows = [row for row in rows if row.context == picked]
     if not any(row.metrics for row in rows):
         raise InputError(f"{path} holds no measured trial: nothing can be replayed from it")
-    return Table(rows, context=picked)
+    table = Table(rows, context=picked, defaults=defaults, base=base)
+    table.unused = told - len(rows)
+    return table
 
 
 def _refuse(name: str) -> float:
@@ -128,9 +152,11 @@ def _refuse(name: str) -> float:
 
 
 def _row(raw: Any) -> Row | None:
-    """One line; None for what says nothing about a configuration (excluded, disturbed, interrupted)."""
+    """One line; None for what says nothing about a configuration (excluded, disturbed, interrupted, estimated)."""
     if not isinstance(raw, dict):
         raise TypeError("it is not a JSON object")
+    if raw.get("basis") == "estimated" or _mapping(raw, "server").get("mode") == "estimate":
+        return None
     if isinstance(raw.get("candidate"), dict):
         if raw.get("status") in ("excluded", "disturbed", "interrupted", "behind", "duplicate"):
             return None
@@ -272,21 +298,52 @@ def _failure(raw: Mapping[str, Any]) -> Failure | None:
     )
 
 
-class Table:
-    """Rows of one context, with distances between configurations."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Configuration:
+    """What was asked, defaults filled in, the rows that recorded it, and what they say together."""
 
-    def __init__(self, rows: Sequence[Row], *, context: str = "") -> None:
+    features: Features
+    rows: tuple[Row, ...]
+    point: Point
+
+
+class Table:
+    """Rows of one context, with distances between configurations.
+
+    Args:
+        defaults: what runs where a row or a candidate leaves a setting away, as far as it is known.
+        base: what every candidate carries; where no row speaks of it, it was so for all of them.
+
+    Attributes:
+        unused: lines of the file that are not among the rows.
+    """
+
+    def __init__(
+        self, rows: Sequence[Row], *, context: str = "", defaults: Features | None = None, base: Features | None = None
+    ) -> None:
         self.rows = tuple(rows)
         self.context = context
-        self._names = sorted({name for row in rows for name in row.features})
+        self.unused = 0
+        spoken = {name for row in rows for name in row.features}
+        self._defaults = {
+            **(defaults or {}),
+            **{name: value for name, value in (base or {}).items() if name not in spoken},
+        }
         alike: dict[tuple[tuple[str, str | float], ...], list[Row]] = {}
         for row in self.rows:
-            alike.setdefault(tuple(sorted(row.features.items())), []).append(row)
-        self._configurations = list(alike.values())
+            alike.setdefault(tuple(sorted(self.filled(row.features).items())), []).append(row)
+        self._configurations = [
+            _Configuration(features=dict(key), rows=tuple(found), point=_exact(found)) for key, found in alike.items()
+        ]
+        self._names = frozenset(self._defaults) | spoken
         self._spans = {name: self._span(name) for name in self._names}
 
+    def filled(self, features: Features) -> Features:
+        """The features with the defaults that they leave away."""
+        return {**self._defaults, **features}
+
     def _span(self, name: str) -> float:
-        values = [_log(value) for row in self.rows if isinstance(value := row.features.get(name), float)]
+        values = [_log(value) for one in self._configurations if isinstance(value := one.features.get(name), float)]
         return (max(values) - min(values)) if values else 0.0
 
     @property
@@ -317,52 +374,114 @@ class Table:
         return statistics.median(spreads) if spreads else _UNKNOWN_NOISE
 
     def distance(self, one: Features, other: Features) -> float:
-        """Sum over the table's parameters: 1 for another choice, a share of the range (log scale) for numbers."""
-        return sum(self._apart(name, one.get(name, _ABSENT), other.get(name, _ABSENT)) for name in self._names)
+        """Sum over all settings: 1 for another choice, a share of the table's range (log scale) for numbers."""
+        one, other = self.filled(one), self.filled(other)
+        names = sorted(one.keys() | other.keys())
+        return sum(self._apart(name, one.get(name, _ABSENT), other.get(name, _ABSENT)) for name in names)
 
     def _apart(self, name: str, one: str | float, other: str | float) -> float:
         if one == other:
             return 0.0
         if isinstance(one, float) and isinstance(other, float):
             # Numbers outside the table's range count as far as they are outside of it.
-            return abs(_log(one) - _log(other)) / (self._spans[name] or 1.0)
-        # Absent is vLLM's default: some number, unknown here, so half as far as another choice.
-        return 0.5 if _ABSENT in (one, other) else 1.0
+            span = self._spans.get(name, 0.0)
+            return abs(_log(one) - _log(other)) / span if span else 1.0
+        # Absent, or a word beside numbers, is a default that is unknown here: half as far as another choice.
+        return 0.5 if _ABSENT in (one, other) or isinstance(one, float) or isinstance(other, float) else 1.0
+
+    @cached_property
+    def _dead(self) -> tuple[Dead, ...]:
+        """What fails by all that was recorded, one reason apart from another (numbers do not count)."""
+        failures = [one.point.failure for one in self._configurations]
+        reasons = [None if x is None else f"{x.kind}: {re.sub(r'[0-9]+', '', x.cause)}" for x in failures]
+        return dead_settings([one.features for one in self._configurations], reasons)
+
+    @cached_property
+    def _explained(self) -> frozenset[int]:
+        """Configurations that failed with something dead: they say nothing of one that has none of it."""
+        dead = self._dead
+        return frozenset(i for i, one in enumerate(self._configurations) if any(d.holds(one.features) for d in dead))
+
+    def find(self, features: Features) -> Point | None:
+        """What was recorded of the configuration; None where it was not."""
+        filled = self.filled(features)
+        return next((one.point for one in self._configurations if one.features == filled), None)
 
     def look_up(self, features: Features) -> Point:
-        """The row itself where the configuration was recorded, else an estimate from the nearest rows.
+        """The row itself where the configuration was recorded, else an estimate.
 
         A configuration counts once, however often it was recorded. Failures have sharp edges, so they are not averaged:
-        where the nearest one failed, or those that failed have half of the weight that figures are mixed with, the
-        answer is the failure of the nearest of them.
+        the answer is a failure where the configuration has a setting, or two together, with which everything recorded
+        failed; else where those of the nearest rows that failed, and that may concern it, outweigh the others.
         """
-        ranked = sorted(
-            ((self.distance(features, rows[0].features), index) for index, rows in enumerate(self._configurations)),
-        )
-        found = [(apart, _exact(self._configurations[index])) for apart, index in ranked]
-        if found[0][0] == 0.0:
-            return found[0][1]
+        recorded = self.find(features)
+        if recorded is not None:
+            return recorded
+        filled = self.filled(features)
+        ranked = sorted((self.distance(filled, one.features), i) for i, one in enumerate(self._configurations))
+        dead = next((dead for dead in self._dead if dead.holds(filled)), None)
+        if dead is not None:
+            nearest = next(self._configurations[i] for _, i in ranked if i in dead.rows)
+            what = " and ".join(str(setting) for setting in dead.settings)
+            basis = f"all {dead.failed} recorded configurations with {what} failed"
+            return replace(nearest.point, exact=False, basis=f"estimated: {basis}")
+        found = [
+            (apart, self._configurations[i])
+            for apart, i in ranked
+            if i not in self._explained and not _names_another(self._configurations[i], filled)
+        ]
         voters = found[:_NEIGHBOURS]
-        failed = [(apart, point) for apart, point in voters if point.failure is not None]
-        if voters[0][1].failure is not None or 2 * _weight(failed) >= _weight(voters):
-            apart, nearest = failed[0]
-            basis = (
-                f"{len(failed)} of the {len(voters)} nearest recorded configurations failed (nearest at {apart:.2f})"
-            )
-            return replace(nearest, exact=False, basis=f"estimated: {basis}")
-        near = [(apart, point) for apart, point in found if point.metrics][:_NEIGHBOURS]
-        weights = [1.0 / apart**2 for apart, _ in near]
+        failed = [(apart, one) for apart, one in voters if one.point.failure is not None]
+        if 2 * _weight(failed) > _weight(voters):
+            nearest = failed[0][1]
+            basis = f"{len(failed)} of the {len(voters)} nearest recorded configurations failed"
+            basis += f" (the nearest of them {_differs(nearest.features, filled)})"
+            return replace(nearest.point, exact=False, basis=f"estimated: {basis}")
+        near = [(apart, one) for apart, one in found if one.point.metrics][:_NEIGHBOURS]
+        weights = [_near(apart) for apart, _ in near]
+        whose = (
+            f"{len(near)} nearest recorded configurations (the nearest" if len(near) > 1 else "only one that ran (it"
+        )
         return Point(
-            metrics=_mix([point.metrics for _, point in near], weights),
+            metrics=_mix([one.point.metrics for _, one in near], weights),
             failure=None,
-            seconds=_mix([point.seconds for _, point in near], weights),
+            seconds=_mix([one.point.seconds for _, one in near], weights),
             exact=False,
-            basis=f"estimated from the {len(near)} nearest recorded configurations (nearest at {near[0][0]:.2f})",
+            basis=f"estimated from the {whose} {_differs(near[0][1].features, filled)})",
         )
 
+    def best(self, metric: str, *, maximize: bool, keeps: Callable[[Mapping[str, float]], bool]) -> Best | None:
+        """The recorded configuration that is best in ``metric`` of those whose figures ``keeps`` takes."""
+        found = [one for one in self._configurations if metric in one.point.metrics and keeps(one.point.metrics)]
+        if not found:
+            return None
+        sign = 1.0 if maximize else -1.0
+        best = max(found, key=lambda one: sign * one.point.metrics[metric])
+        ran = [row for row in best.rows if row.failure is None]
+        return Best(value=best.point.metrics[metric], features=best.features, lines=tuple(row.line for row in ran))
 
-def _weight(points: Sequence[tuple[float, Point]]) -> float:
-    return math.fsum(1.0 / apart**2 for apart, _ in points)
+
+def _names_another(one: _Configuration, features: Features) -> bool:
+    """It failed for a reason that names a choice of its own which the configuration asked about does not have."""
+    failure = one.point.failure
+    if failure is None:
+        return False
+    words = set(re.findall(r"\w+", failure.cause))
+    return any(value in words and features.get(name) != value for name, value in one.features.items())
+
+
+def _differs(one: Features, other: Features) -> str:
+    names = sorted(name for name in one.keys() | other.keys() if one.get(name, _ABSENT) != other.get(name, _ABSENT))
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"differs in {counted(len(names), 'setting')}: {', '.join(names[:_NAMED])}{more}"
+
+
+def _weight(points: Sequence[tuple[float, _Configuration]]) -> float:
+    return math.fsum(_near(apart) for apart, _ in points)
+
+
+def _near(apart: float) -> float:
+    return 1.0 / max(apart, _LEAST) ** 2
 
 
 def _log(value: float) -> float:

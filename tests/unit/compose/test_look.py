@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from tuner.errors import RunError
 from tuner.model.candidate import Candidate
 from tuner.model.history import History, Trial
 from tuner.model.json import Json
-from tuner.model.measurement import Estimate, Measurement
+from tuner.model.measurement import Estimate, Measurement, ServerReport
 from tuner.model.outcome import Outcome, Status
 from tuner.model.workload import Objective
 
@@ -123,3 +124,16 @@ def test_only_a_trial_that_can_be_exported_is_offered(tmp_path: Path, monkeypatc
         measured(Candidate(assignment={"seqs": 9}, arguments={"max-num-seqs": 9}), 400.0),
     ]
     assert "give --trial N, such as 2," in _export_of([baseline, *slower], tmp_path, monkeypatch)
+
+
+def test_a_table_of_a_replay_says_how_many_estimates_it_leaves_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history = History(objective=Objective(), baseline_key=BASELINE.key)
+    for number, (candidate, mode) in enumerate(((BASELINE, "replay"), (CHALLENGER, "estimate"))):
+        outcome = replace(measured(candidate, 500.0), server=ServerReport(mode=mode))
+        history.add(Trial(number=number, origin="search", outcome=outcome))
+    monkeypatch.setattr(look, "load", lambda *_: look.Study(directory=tmp_path, about={}, history=history))
+    look.report_study(tmp_path, None, None, trial=None, table=tmp_path / "t.jsonl", as_json=False)
+    left = "1 estimated answer left out: never measured, so nothing to record"
+    assert capsys.readouterr().out == f"1 trial written to {tmp_path / 't.jsonl'}; {left}\n"

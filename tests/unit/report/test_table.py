@@ -6,6 +6,7 @@ import json
 import math
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -157,3 +158,12 @@ def test_several_load_points_are_kept_and_the_samples_are_their_mean(tmp_path: P
         {"name": "c8", "weight": 3.0, "metrics": {"throughput/output": 250.0}},
     ]
     assert read_table(tmp_path / "trials.jsonl").metrics == {"throughput/output"}
+
+
+def test_what_a_replay_estimated_is_left_out(tmp_path: Path) -> None:
+    found = History(objective=Objective(), baseline_key="")
+    for number, (outcome, mode) in enumerate(((GOOD, "replay"), (GOOD, "estimate"), (BROKEN, "estimate"))):
+        found.add(Trial(number=number, origin="search", outcome=replace(outcome, server=ServerReport(mode=mode))))
+    assert write_table(found, tmp_path / "trials.jsonl") == 1
+    (line,) = [json.loads(line) for line in (tmp_path / "trials.jsonl").read_text().splitlines()]
+    assert (line["trial"], line["basis"]) == (0, "recorded")

@@ -11,7 +11,7 @@ from tuner.model.candidate import Candidate
 from tuner.model.hardware import Hardware
 from tuner.model.outcome import Outcome, Status
 from tuner.model.records import to_record
-from tuner.model.workload import Objective
+from tuner.model.workload import Limit, Objective
 from tuner.ports import TrialContext
 from tuner.serving.replay import ReplayRunner
 from tuner.serving.table import flatten, read_table
@@ -238,3 +238,106 @@ def test_load_points_that_are_none_name_their_line(tmp_path: Path, points: Any) 
     path.write_text(json.dumps({"arguments": {}, "metrics": {"throughput/output": 1.0}, "points": points}) + "\n")
     with pytest.raises(InputError, match=r"line 1 is not a recorded trial: .*load point"):
         read_table(path)
+
+
+def candidate(**arguments: Any) -> Candidate:
+    return Candidate(assignment={}, arguments={name.replace("_", "-"): value for name, value in arguments.items()})
+
+
+def table_of(path: Path, *rows: tuple[dict[str, Any], Any]) -> Path:
+    told = [
+        {
+            "arguments": arguments,
+            **({"error": what} if isinstance(what, str) else {"metrics": {"throughput/output": what}}),
+        }
+        for arguments, what in rows
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in told))
+    return path
+
+
+BACKENDS = [
+    *(({"backend": "alpha", "batch": batch}, 100.0 + batch) for batch in (8, 16, 32, 64)),
+    *(({"backend": "gamma_2", "batch": batch}, f"gamma_2 needs {batch} of nothing") for batch in (8, 32, 64)),
+]
+
+
+def test_a_setting_with_which_everything_failed_is_estimated_to_fail(tmp_path: Path) -> None:
+    runner = ReplayRunner(table_of(tmp_path / "t.jsonl", *BACKENDS), objective=OBJECTIVE, noise=0.0)
+    got = run(runner, {"backend": "gamma_2", "batch": 48, "more": "text"})
+    assert got.failure is not None
+    assert got.server is not None
+    assert got.failure.cause == "gamma_2 needs 64 of nothing (by the replay's estimate)"
+    said = "nothing was started: estimated: all 3 recorded configurations with backend=gamma_2 failed in t.jsonl"
+    assert got.server.warnings == (said,)
+
+
+def test_failures_of_a_setting_that_it_does_not_have_do_not_concern_a_configuration(tmp_path: Path) -> None:
+    rows = [*BACKENDS, ({"backend": "delta", "batch": 16}, "ValueError: delta is no backend")]
+    runner = ReplayRunner(table_of(tmp_path / "t.jsonl", *rows), objective=OBJECTIVE, noise=0.0)
+    got = run(runner, {"backend": "beta", "batch": 16})
+    assert got.objective is not None
+    assert 108.0 < got.objective < 164.0
+    assert got.server is not None
+    assert "(the nearest differs in 1 setting: backend)" in got.server.warnings[0]
+
+
+def test_what_repeats_a_default_is_what_leaves_it_away(tmp_path: Path) -> None:
+    path = table_of(tmp_path / "t.jsonl", ({"seqs": 128}, 100.0), ({}, 50.0), ({"seqs": 128, "ratio": 0.5}, 120.0))
+    runner = ReplayRunner(
+        path, objective=OBJECTIVE, noise=0.0, defaults=candidate(seqs=256, ratio=0.9), baseline=candidate(length=9)
+    )
+    # What all candidates carry and no row tells of is passed over.
+    assert runner.notes == ()
+    for asked, value in (({"seqs": 256}, 50.0), ({"seqs": 128, "ratio": 0.9}, 100.0), ({"length": 9}, 50.0)):
+        got = run(runner, {"length": 9, **asked})
+        assert (got.objective, got.server and got.server.mode) == (pytest.approx(value), "replay")
+    near = run(runner, {"length": 9, "seqs": 130, "ratio": 0.9})
+    assert near.server is not None
+    assert near.server.warnings[0].endswith("(the nearest differs in 1 setting: seqs) in t.jsonl")
+
+
+def test_a_setting_that_the_table_never_speaks_of_is_not_recorded(tmp_path: Path) -> None:
+    runner = ReplayRunner(table_of(tmp_path / "t.jsonl", ({"seqs": 8}, 100.0)), objective=OBJECTIVE, noise=0.0)
+    got = run(runner, {"seqs": 8, "never": 3})
+    assert got.server is not None
+    assert got.server.mode == "estimate"
+    assert "estimated from the only one that ran (it differs in 1 setting: never)" in got.server.warnings[0]
+
+
+def test_a_table_without_the_defaults_says_so(tmp_path: Path) -> None:
+    path = table_of(tmp_path / "t.jsonl", ({"seqs": 128}, 100.0))
+    notes = ReplayRunner(path, objective=OBJECTIVE, baseline=candidate()).notes
+    assert notes == ("t.jsonl does not hold the defaults: what everything is compared with is estimated too",)
+
+
+def test_estimates_of_another_replay_are_no_recorded_trials(tmp_path: Path, table: Path) -> None:
+    estimated = run(ReplayRunner(table, objective=OBJECTIVE, noise=0.0), {"max-num-seqs": 300})
+    rows = [
+        to_record(estimated),
+        {"arguments": {"seqs": 1}, "basis": "estimated", "metrics": {"throughput/output": 9.0}},
+    ]
+    path = tmp_path / "again.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, ROWS[0]]))
+    runner = ReplayRunner(path, objective=OBJECTIVE)
+    assert (runner.rows, runner.failed, runner.unused) == (1, 0, 2)
+
+
+def test_the_best_recorded_configuration_keeps_the_limits(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    rows = [({}, 50.0, 9.0), ({"seqs": 8}, 90.0, 9.0), ({"seqs": 8}, 110.0, 9.0), ({"seqs": 9}, 200.0, 99.0)]
+    path.write_text(
+        "".join(
+            json.dumps({"arguments": asked, "metrics": {"throughput/output": value, "latency/ttft_p99": wait}}) + "\n"
+            for asked, value, wait in rows
+        )
+    )
+    runner = ReplayRunner(path, objective=OBJECTIVE)
+    free, kept = runner.best(), runner.best([Limit(metric="latency/ttft_p99", bound=10.0)])
+    assert free is not None
+    assert kept is not None
+    assert (free.value, free.lines) == (pytest.approx(200.0), (4,))
+    assert (kept.value, kept.lines) == (pytest.approx((90.0 * 110.0) ** 0.5), (2, 3))
+    assert runner.is_of(candidate(seqs=8), kept)
+    assert not runner.is_of(candidate(seqs=9), kept)
+    assert runner.best([Limit(metric="latency/tpot_p99", bound=10.0)]) is None
