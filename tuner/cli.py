@@ -355,6 +355,7 @@ app.add_typer(spaces_app, name="spaces", invoke_without_command=True)
 @spaces_app.callback(invoke_without_command=True)
 def spaces(context: typer.Context, as_json: JsonOption = False) -> None:
     """List what there is to tune."""
+    context.obj = as_json
     if context.invoked_subcommand is None:
         from tuner import compose  # noqa: PLC0415
 
@@ -362,8 +363,18 @@ def spaces(context: typer.Context, as_json: JsonOption = False) -> None:
         compose.list_spaces(as_json=as_json)
 
 
+@spaces_app.command("list")
+def spaces_list(context: typer.Context, as_json: JsonOption = False) -> None:
+    """List what there is to tune, as without a command."""
+    from tuner import compose  # noqa: PLC0415
+
+    _end_with_the_pipe()
+    compose.list_spaces(as_json=as_json or context.obj)
+
+
 @spaces_app.command("show")
 def spaces_show(
+    context: typer.Context,
     name: str,
     model: Annotated[str | None, typer.Option("--model", help="Model folder or hub id.")] = None,
     workload: Annotated[str | None, typer.Option("--workload", help="Workload name or YAML.")] = None,
@@ -373,7 +384,7 @@ def spaces_show(
     from tuner import compose  # noqa: PLC0415
 
     _end_with_the_pipe()
-    compose.show_space(name, model, workload, as_json=as_json)
+    compose.show_space(name, model, workload, as_json=as_json or context.obj)
 
 
 @app.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from types import TracebackType
 from typing import Self
 
@@ -16,6 +17,7 @@ from tuner.model.candidate import Candidate
 from tuner.model.choices import Choices, fit
 from tuner.model.json import Json
 from tuner.model.judge import misses
+from tuner.model.measurement import Estimate
 from tuner.model.outcome import Outcome, Status
 from tuner.model.projection import value_of
 from tuner.model.targets import against, figure, short_name
@@ -71,7 +73,8 @@ class StudyView:
         self._budget_s = budget_s
         self._quiet = quiet
         self._began = time.monotonic()
-        self._baseline: float | None = None
+        self._defaults: list[float] = []
+        self._defaults_feasible: bool | None = None
         self._best: float | None = None
         self._trial = ""
         self._phase = ("preparing", "")
@@ -108,8 +111,8 @@ class StudyView:
 
     def trial_ended(self, number: int, outcome: Outcome, *, is_best: bool) -> None:
         """See :class:`tuner.ports.Observer`."""
-        if outcome.candidate.origin == "baseline" and outcome.objective is not None:
-            self._baseline = outcome.objective
+        if outcome.candidate.origin == "baseline":
+            self._count_default(outcome)
         if is_best or (self._best is None and outcome.feasible):
             self._best = outcome.objective
         mark, style = _MARKS[outcome.status]
@@ -127,9 +130,24 @@ class StudyView:
         """One line for people: what the sampler chose beyond the defaults, or beside the best so far."""
         return fit(self._choices.words(number, candidate.assignment), _LONGEST, 1)[0]
 
-    def resumed(self, baseline: float | None, best: float | None) -> None:
+    def _count_default(self, outcome: Outcome) -> None:
+        """As :meth:`tuner.model.history.History.measured_baseline`: those that keep the limits, while there are any."""
+        if outcome.objective is None or outcome.status is not Status.MEASURED:
+            return
+        if self._defaults_feasible is False and outcome.feasible:
+            self._defaults.clear()
+        if outcome.feasible or not self._defaults_feasible:
+            self._defaults.append(outcome.objective)
+            self._defaults_feasible = outcome.feasible
+
+    @property
+    def _baseline(self) -> float | None:
+        """The mean over the defaults' trials so far, which the summary divides by as well."""
+        return fmean(self._defaults) if self._defaults else None
+
+    def resumed(self, baseline: Estimate | None, best: float | None) -> None:
         """See :class:`tuner.ports.Observer`."""
-        self._baseline, self._best = baseline, best
+        self._defaults, self._best = [] if baseline is None else list(baseline.samples), best
 
     def message(self, text: str) -> None:
         """See :class:`tuner.ports.Observer`."""

@@ -251,3 +251,18 @@ def test_an_unwritable_folder_is_said_before_anything_starts(tmp_path: Path) -> 
     )
     assert done.returncode == 2
     assert "cannot be written" in done.stderr
+
+
+@pytest.mark.parametrize("how", [(), ("--json",)])
+def test_spaces_list_is_spaces(tmp_path: Path, how: tuple[str, ...]) -> None:
+    """People type it; "No such command 'list'" was the answer."""
+    plain, listed = _tune("spaces", *how, cwd=tmp_path), _tune("spaces", "list", *how, cwd=tmp_path)
+    assert (listed.returncode, listed.stdout, listed.stderr) == (0, plain.stdout, "")
+    assert "h200" in listed.stdout
+
+
+@pytest.mark.parametrize("what", [("list",), ("show", "h200")])
+def test_json_counts_before_and_after_the_command_of_spaces(tmp_path: Path, what: tuple[str, ...]) -> None:
+    before, after = _tune("spaces", "--json", *what, cwd=tmp_path), _tune("spaces", *what, "--json", cwd=tmp_path)
+    assert (before.returncode, before.stdout) == (0, after.stdout)
+    assert json.loads(before.stdout)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
+import pytest
 from rich.console import Console
 
 from tuner.model.candidate import Candidate
+from tuner.model.intervals import mean_estimate
 from tuner.model.judge import constraints
 from tuner.model.measurement import Measurement, ServerReport
 from tuner.model.outcome import Blame, Failure, Outcome, Status
@@ -87,7 +89,7 @@ def ended(objective: Objective, value: float, *, name: str = "vLLM's defaults", 
     out = io.StringIO()
     outcome = Outcome(candidate=CANDIDATE, status=Status.MEASURED, objective=value)
     with StudyView(Console(file=out, width=200), objective, name=name) as view:
-        view.resumed(baseline, baseline)
+        view.resumed(None if baseline is None else mean_estimate([baseline]), baseline)
         view.trial_ended(4, outcome, is_best=False)
         view.trial_ended(5, replace(outcome, candidate=Candidate(assignment={}, arguments={})), is_best=False)
     return out.getvalue()
@@ -96,6 +98,35 @@ def ended(objective: Objective, value: float, *, name: str = "vLLM's defaults", 
 def test_what_an_earlier_run_measured_is_compared_with_at_once() -> None:
     assert "#4   700 tok/s (1.40× default)" in ended(Objective(), 700.0, baseline=500.0)
     assert "×" not in ended(Objective(), 700.0)
+
+
+def default_trial(value: float, *, feasible: bool = True) -> Outcome:
+    candidate = Candidate(assignment={}, arguments={}, origin="baseline")
+    missed = {} if feasible else {"latency/ttft_p99": 1.0}
+    return Outcome(candidate=candidate, status=Status.MEASURED, objective=value, constraints=missed)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "trials", "factor"),
+    [
+        (None, [default_trial(100.0), default_trial(104.0)], "1.96"),
+        ([100.0, 101.0, 99.0], [default_trial(104.0)], "1.98"),
+        (None, [default_trial(100.0, feasible=False), default_trial(200.0)], "1.00"),
+        (None, [default_trial(200.0), default_trial(100.0, feasible=False)], "1.00"),
+        (None, [default_trial(90.0, feasible=False), default_trial(110.0, feasible=False)], "2.00"),
+    ],
+)
+def test_a_ratio_is_to_the_mean_of_the_defaults_trials_so_far(
+    earlier: list[float] | None, trials: list[Outcome], factor: str
+) -> None:
+    """Lines of one study said 3.36, 3.26 and its summary 3.30: the last, the first and all of the defaults' trials."""
+    out = io.StringIO()
+    with StudyView(Console(file=out, width=200), Objective()) as view:
+        view.resumed(None if earlier is None else mean_estimate(earlier), None)
+        for number, outcome in enumerate(trials):
+            view.trial_ended(number, outcome, is_best=False)
+        view.trial_ended(9, replace(measured(latency__ttft_p99=1.0), objective=200.0), is_best=False)
+    assert f"#9   200 tok/s ({factor}× default)" in out.getvalue()
 
 
 def test_below_zero_there_is_no_factor_and_better_is_plus() -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from tuner.model.measurement import Estimate
@@ -57,6 +57,8 @@ class Comparison:
             never contradict each other; infinite where nothing is known of the spread.
         p: two-sided p-value of "no difference".
         alpha: the error rate the verdict was taken at.
+        halves: half of the 95 % interval of the reference's and of the challenger's mean, by the very spread that the
+            gain's interval stands on; infinite where nothing is known of it.
     """
 
     verdict: Verdict
@@ -65,6 +67,7 @@ class Comparison:
     high: float
     p: float
     alpha: float = ALPHA
+    halves: tuple[float, float] = (math.inf, math.inf)
 
 
 def estimate(samples: Sequence[float], confidence: float = 0.95) -> Estimate:
@@ -146,12 +149,22 @@ def compare(
     if df_a == 0 and known == 0:
         return _unknown(mean_a, mean_b, maximize, alpha)
     terms = [(variance_a / len(a_samples), float(df_a)), (variance_b / len(b_samples), float(df_b))]
+    sides = terms
     several = len(a_samples) > 1 and len(b_samples) > 1
     if alike and several and _alike(mean_a, variance_a, mean_b, variance_b):
-        spread = (df_a * variance_a / mean_a**2 + df_b * variance_b / mean_b**2) / (df_a + df_b)
-        both = spread * (mean_a**2 / len(a_samples) + mean_b**2 / len(b_samples))
-        terms = [(both, float(df_a + df_b))]
-    return _judge(mean_a, mean_b - mean_a, terms, known=known, maximize=maximize, alpha=alpha)
+        df = float(df_a + df_b)
+        spread = (df_a * variance_a / mean_a**2 + df_b * variance_b / mean_b**2) / df
+        sides = [(spread * mean_a**2 / len(a_samples), df), (spread * mean_b**2 / len(b_samples), df)]
+        terms = [(sides[0][0] + sides[1][0], df)]
+    halves = (_half(sides[0], noise**2 * mean_a**2), _half(sides[1], noise**2 * mean_b**2))
+    found = _judge(mean_a, mean_b - mean_a, terms, known=known, maximize=maximize, alpha=alpha)
+    return replace(found, halves=halves)
+
+
+def _half(term: tuple[float, float], known: float, confidence: float = 0.95) -> float:
+    """Half the interval of one side's mean, from its variance with its degrees of freedom and a known variance."""
+    error = math.sqrt(term[0] + known)
+    return _t_quantile(1 - (1 - confidence) / 2, _satterthwaite([term], known)) * error if error else 0.0
 
 
 def _alike(mean_a: float, variance_a: float, mean_b: float, variance_b: float) -> bool:

@@ -91,6 +91,10 @@ class Expression:
         """
         return bool(self.evaluate(scope))
 
+    def never_holds(self, scope: Scope) -> bool:
+        """Whether it counts as false whatever the names stand for that ``scope`` lacks."""
+        return _decided(self._root, scope) is False
+
 
 def _tree(text: str, lead: int) -> ast.expr:
     try:
@@ -320,6 +324,21 @@ class _Call:
             raise
         except (TypeError, ValueError, OverflowError):
             raise ExpressionError(f"{self.name}() cannot take {_shown(values)}") from None
+
+
+def _decided(node: _Node, scope: Scope) -> bool | None:
+    """What ``node`` counts as; None where that hangs on names that ``scope`` lacks, or it has no value."""
+    if isinstance(node, _Junction):
+        found = {_decided(operand, scope) for operand in node.operands}
+        # One operand decides; otherwise all of them must be known.
+        return (not node.every) if (not node.every) in found else None if None in found else node.every
+    if isinstance(node, _Not):
+        inner = _decided(node.operand, scope)
+        return None if inner is None else not inner
+    try:
+        return bool(node.value(scope))
+    except ExpressionError:
+        return None
 
 
 def _arithmetic(symbol: str, function: Callable[[Number, Number], Number], left: Number, right: Number) -> Number:

@@ -39,6 +39,8 @@ class Comparison(Protocol):
     def low(self) -> float: ...
     @property
     def high(self) -> float: ...
+    @property
+    def halves(self) -> tuple[float, float]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +56,8 @@ class Judgement:
         challenger_starts, baseline_starts: server starts behind it.
         single: every start brought a single value; there were no rounds.
         estimated: a side of it rests on answers that a replay estimated; the interval says nothing then.
+        halves: half of the 95 % interval of the baseline's and of the winner's value, by the spread that the gain's
+            interval stands on: over few starts the value's own (:attr:`Contender.estimate`) is far wider.
     """
 
     verdict: str
@@ -66,6 +70,7 @@ class Judgement:
     level: float = 1 - _ALPHA
     single: bool = False
     estimated: bool = False
+    halves: tuple[float, float] = (math.inf, math.inf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,10 +238,11 @@ class History:
             counted=trials,
         )
 
-    def default_value(self) -> float | None:
-        """The objective that the baseline was last measured with, also where it misses a limit; None before."""
-        values = [t.outcome.objective for t in self.trials if t.outcome.candidate.key == self.baseline_key]
-        return next((value for value in reversed(values) if value is not None), None)
+    def default_value(self) -> Estimate | None:
+        """The objective of the baseline over the trials that count, also where it misses a limit; None before."""
+        found = self.measured_baseline()
+        values = [] if found is None else [t.outcome.objective for t in found.counted]
+        return mean_estimate([value for value in values if value is not None]) if values else None
 
     def winner(self) -> Contender | None:
         """The best configuration that measured better than the baseline: confirmed ones go before unconfirmed ones.
@@ -304,6 +310,7 @@ class History:
             level=1 - alpha,
             single=basis == "rounds" and len(a) <= len(ours) and len(b) <= len(theirs),
             estimated=any(_estimated(t) for t in (*ours, *theirs)),
+            halves=result.halves,
         )
 
     def repeated_cause(self, times: int) -> Outcome | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -64,17 +66,20 @@ def summarise(
 
 
 def loads_summary(answers: Sequence[LoadAnswer]) -> list[Json]:
-    """One entry per load point: the defaults, the best there, and the study's single best there."""
+    """One entry per load point: the defaults, the best there, and the study's single best there.
+
+    The interval of a value over several starts is by the spread that its gain stands on.
+    """
     return [
         {
             "load": answer.name,
             "weight": answer.weight,
-            "baseline": _measured(answer.baseline),
-            "best": _configuration(answer.best),
+            "baseline": _measured(answer.baseline, answer.judgement or answer.single_judgement, 0),
+            "best": _configuration(answer.best, answer.judgement),
             "judgement": judgement_values(answer.judgement),
             "picked_of": answer.picked_of,
             "accuracy_unchecked": answer.accuracy_unchecked,
-            "single": _measured(answer.single),
+            "single": _measured(answer.single, answer.single_judgement),
             "single_judgement": judgement_values(answer.single_judgement),
         }
         for answer in answers
@@ -109,18 +114,23 @@ def _objective(objective: Objective) -> dict[str, Json]:
     return {"metric": objective.metric, "maximize": objective.maximize, "unit": objective.unit}
 
 
-def _measured(contender: Contender | None) -> dict[str, Json] | None:
+def _measured(contender: Contender | None, judgement: Judgement | None = None, side: int = 1) -> dict[str, Json] | None:
+    """``side``: the contender's place in the judgement, 0 for the defaults and 1 for what is compared with them."""
     if contender is None:
         return None
+    estimate = contender.estimate
+    half = math.inf if judgement is None else judgement.halves[side]
+    if len(contender.counted) > 1 and finite(half):
+        estimate = replace(estimate, low=estimate.value - half, high=estimate.value + half)
     spread = {"low": None, "high": None} if contender.estimated else {}
-    return {"trial": contender.number, "confirmed": contender.confirmed, **_estimate(contender.estimate), **spread}
+    return {"trial": contender.number, "confirmed": contender.confirmed, **_estimate(estimate), **spread}
 
 
-def _configuration(contender: Contender | None) -> dict[str, Json] | None:
+def _configuration(contender: Contender | None, judgement: Judgement | None = None) -> dict[str, Json] | None:
     if contender is None:
         return None
     return {
-        **(_measured(contender) or {}),
+        **(_measured(contender, judgement) or {}),
         "assignment": dict(contender.candidate.assignment),
         "arguments": dict(contender.candidate.arguments),
         "environment": mask_environment(contender.candidate.environment),

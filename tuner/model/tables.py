@@ -77,6 +77,8 @@ def loads_lines(
         where = ", ".join(str(entry["load"]) for entry in entries)
         note = f" ({'; '.join(doubts)})" if doubts else ""
         lines.append(f"{where}: trial {trial}{note}: {choices(entries[0]['best']['assignment'], defaults, name)}")
+    if any("±" in _value(entry[side]) for entry in loads for side in ("baseline", "best")):
+        lines.append("±: half of a value's 95 % interval.")
     return lines
 
 

@@ -16,7 +16,7 @@ from tuner.model.targets import metric_unit
 from tuner.model.words import defaults_of, kind_of
 from tuner.model.workload import Objective
 from tuner.report.document import trial_document
-from tuner.report.show import PHASES
+from tuner.report.show import PHASES, status_words
 from tuner.report.text import counted, duration, figure, new_table, say
 
 __all__ = ["print_trial"]
@@ -47,7 +47,7 @@ def print_trial(console: Console, trial: Trial, objective: Objective, about: Map
     """All about one trial; ``about`` is the study's description (limits, defaults)."""
     document = trial_document(trial, about)
     outcome = trial.outcome
-    say(console, f"Trial {trial.number} ({trial.origin}): {document['status']}", style="bold")
+    say(console, f"Trial {trial.number} ({trial.origin}): {status_words(document)}", style="bold")
     if document["basis"] in _BASES:
         say(console, _BASES[document["basis"]])
     if document["reason"]:
@@ -154,7 +154,9 @@ def _time(console: Console, document: Mapping[str, Any]) -> None:
     if seconds or total is not None:
         parts = ", ".join(f"{PHASES.get(name, name)} {duration(value)}" for name, value in seconds.items())
         whole = "" if total is None else f" ({duration(total)})"
-        say(console, f"\n{title}{whole}{': ' if parts else ''}{parts}")
+        # Nobody here waited for them: what a command simulates may well be longer than the time it took.
+        whose = "; by the trial command's own figures" if parts and document["basis"] == "trial command" else ""
+        say(console, f"\n{title}{whole}{whose}{': ' if parts else ''}{parts}")
     start = dict(document["start"])
     mode = start.pop("mode", "")
     phases = ", ".join(
@@ -164,4 +166,5 @@ def _time(console: Console, document: Mapping[str, Any]) -> None:
         say(console, f"Of the start ({mode}): {phases}")
     for name, reckoned in document["forecast"].items():
         off = "" if reckoned["error"] is None else f" ({reckoned['error']:+.1%} against what the server reports)"
-        say(console, f"Reckoned before the launch: {name} {reckoned['expected']:,.0f}{off}")
+        expected = reckoned["expected"]
+        say(console, f"Reckoned before the launch: {name} {expected:,.{0 if expected >= 100 else 1}f}{off}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,7 +23,15 @@ from tuner.report.document import study_document
 from tuner.report.figures import figure_rows
 from tuner.report.text import counted, duration, figure, new_table, say
 
-__all__ = ["KINDS", "PHASES", "print_conclusion", "print_study", "verdict"]
+__all__ = [
+    "PHASES",
+    "counted_trials",
+    "kind_words",
+    "print_conclusion",
+    "print_study",
+    "status_words",
+    "verdict",
+]
 
 PHASES = {
     "measure": "measuring",
@@ -35,12 +44,14 @@ PHASES = {
     "trials": "trials",
     "other": "everything else",
 }
-KINDS = {
+_KINDS = {
     "external": "Measured by the trial command, not on a vLLM server that tune started.",
     "replay": "Replayed from a recorded table: nothing was started, nothing was measured.",
 }
 _WIDE = 120
 """Columns from which on a trial and what it chose share a line."""
+_ORIGIN = 18
+"""Characters of a trial's origin in the table."""
 _LINES = 2
 """Lines that one trial's choices may take; the rest is counted (``+7 more``)."""
 
@@ -53,15 +64,21 @@ def print_conclusion(
     reason: str,
     about: Mapping[str, Json] | None = None,
     answers: Answers | None = None,
+    recorded: str = "",
 ) -> None:
-    """The end of a run in a few lines: why it ended, and the winner against the defaults."""
+    """The end of a run in a few lines: why it ended, and the winner against the defaults.
+
+    ``recorded`` is what a replay's table holds at best, in one sentence.
+    """
     document = study_document(history, judgement, about or {})
     say(console, "")
     say(console, f"Ended: {reason}.")
     if document["kind"] == "replay":
-        say(console, KINDS["replay"])
+        say(console, kind_words(document))
     say(console, verdict(document), style="bold")
     _comparison(console, document)
+    if recorded:
+        say(console, recorded)
     (answers or Answers()).show(console)
 
 
@@ -76,10 +93,8 @@ def print_study(
     document = study_document(history, judgement, about)
     where = f"{document['model']} on {document['hardware']}, workload {document['workload']}"
     say(console, f"Study {document['study']}: {where}", style="bold")
-    if document["kind"] in KINDS:
-        estimated = sum(line["basis"] == "estimated" for line in document["table"])
-        near = f" {counted(estimated, 'answer')} estimated from the nearest recorded trials." if estimated else ""
-        say(console, KINDS[document["kind"]] + near)
+    if document["kind"] in _KINDS:
+        say(console, kind_words(document))
     say(console, verdict(document), style="bold")
     _comparison(console, document)
     (answers or Answers()).show(console)
@@ -89,6 +104,13 @@ def print_study(
     _troubles(console, document)
     _time(console, document)
     say(console, "One trial in full: tune report --trial N. Everything, whole: --json, or --table FILE.", style="dim")
+
+
+def kind_words(document: Mapping[str, Any]) -> str:
+    """What answered, where it was not a server that was started here; empty where it was."""
+    estimated, kind = document["bases"].get("estimated", 0), _KINDS.get(document["kind"], "")
+    near = f" {counted(estimated, 'answer')} estimated from the nearest recorded trials." if estimated else ""
+    return kind + near
 
 
 def verdict(document: Mapping[str, Any]) -> str:
@@ -134,7 +156,7 @@ def _comparison(console: Console, document: Mapping[str, Any]) -> None:
     shown_columns = len(columns) if winner is not None else 2
     table = new_table("", *columns[:shown_columns])
     rows = figure_rows(document)
-    rows.append(("mean over", _counted_trials(baseline), _counted_trials(winner), ""))
+    rows.append(("mean over", counted_trials(baseline), counted_trials(winner), ""))
     for row in rows:
         table.add_row(*(Text(cell) for cell in row[:shown_columns]))
     console.print(table)
@@ -147,7 +169,7 @@ def _comparison(console: Console, document: Mapping[str, Any]) -> None:
         say(console, f"{title}: {' '.join(words) or defaults_name(document['kind'])}")
 
 
-def _counted_trials(contender: Mapping[str, Any] | None) -> str:
+def counted_trials(contender: Mapping[str, Any] | None) -> str:
     """Which trials the figures are the mean of: the confirming ones of a winner that has any."""
     if contender is None:
         return ""
@@ -199,12 +221,15 @@ def _trials(console: Console, document: Mapping[str, Any]) -> None:
     asked = f"chosen beyond {name}, and what came of it"
     columns += [(asked, "left")] if wide else []
     table = new_table("Trials", *columns)
+    origins = _origins([line["origin"] for line in lines])
     notes: list[list[str]] = []
     for line in lines:
         words = choices.words(line["trial"], line["assignment"])
         width = console.width - 52 if wide else console.width - 4
         notes.append([*fit(words, width, _LINES), *([line["reason"]] if line["reason"] else [])])
-        cells = _cells(line, maximize=document["objective"]["maximize"], with_accuracy=with_accuracy)
+        cells = _cells(
+            line, origins[line["origin"]], maximize=document["objective"]["maximize"], with_accuracy=with_accuracy
+        )
         table.add_row(*cells, *([Text("\n".join(notes[-1]))] if wide else []))
     if wide:
         console.print(table)
@@ -224,15 +249,15 @@ def _reference(document: Mapping[str, Any]) -> tuple[int, Mapping[str, Json]] | 
     return best["trial"], best["assignment"]
 
 
-def _cells(line: Mapping[str, Any], *, maximize: bool, with_accuracy: bool) -> list[str | Text]:
+def _cells(line: Mapping[str, Any], origin: str, *, maximize: bool, with_accuracy: bool) -> list[str | Text]:
     low, high, value = line["low"], line["high"], line["objective"]
     spread = f"{(high - low) / 2 / abs(value):.1%}" if value and low is not None and high is not None else ""
     # A trial that was stopped early has a bound, not a result.
     bound = ("≤ " if maximize else "≥ ") if line["status"] == Status.BEHIND.value and value is not None else ""
-    status = _status(line)
+    status = status_words(line)
     cells: list[str | Text] = [
         str(line["trial"]),
-        Text(_short(line["origin"], 18)),
+        Text(origin),
         Text(status, style="" if line["feasible"] else "yellow"),
         f"{bound}{figure(value)}",
         "" if bound else spread,
@@ -242,7 +267,7 @@ def _cells(line: Mapping[str, Any], *, maximize: bool, with_accuracy: bool) -> l
     return [*cells, "" if line["seconds"] is None else f"{line['seconds']:.0f}"]
 
 
-def _status(line: Mapping[str, Any]) -> str:
+def status_words(line: Mapping[str, Any]) -> str:
     """``measured`` only where something was: a replay's answers are recorded or estimated."""
     if line["basis"] not in ("recorded", "estimated"):
         return str(line["status"])
@@ -264,8 +289,19 @@ def _in_turns(console: Console, table: Any, notes: Sequence[Sequence[str]], name
             console.print(Text(f"    {line}", style="dim" if console.is_terminal else ""), soft_wrap=True)
 
 
-def _short(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"
+def _origins(origins: Sequence[str]) -> dict[str, str]:
+    """Origin → what its cell says: a start's name alone, cut in the middle; whole where two would read alike."""
+    short = {origin: _middle(origin.removeprefix("start:"), _ORIGIN) for origin in origins}
+    alike = Counter(short.values())
+    return {origin: cut if alike[cut] == 1 else origin for origin, cut in short.items()}
+
+
+def _middle(text: str, width: int) -> str:
+    """Cut in the middle: names that begin alike differ at their ends."""
+    if len(text) <= width:
+        return text
+    tail = (width - 1) // 2
+    return f"{text[: width - 1 - tail]}…{text[-tail:]}"
 
 
 def _front(console: Console, document: Mapping[str, Any]) -> None:

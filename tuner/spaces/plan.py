@@ -21,6 +21,7 @@ from tuner.spaces.facts import model_facts
 from tuner.spaces.fitting import fit_flags, set_by
 from tuner.spaces.loader import Library, facts_catalogue, located, merge, overlay_for
 from tuner.spaces.memory import estimate
+from tuner.spaces.overlaid import overlaid
 from tuner.spaces.planner import SpacePlanner
 from tuner.spaces.resolve import hardware_from, resolve, workload_from, workload_scope
 from tuner.spaces.slips import reads_itself, unknown_names, written_over, written_twice
@@ -188,7 +189,8 @@ def open_plan(
     except SpaceError as error:
         more = _names(library, mine, merged.root, targets=(), scope=scope, flags=named)
         raise _with_more(error, [*more, *reads_itself(declared, names, given_flags)]) from None
-    space, notes, unfit = resolved.space, [*merged.notes, *resolved.notes], None
+    changed = overlaid(overlay or "", base, layers, own, own=names, space=resolved.space, fixed=merged.fixed)
+    space, notes, unfit = resolved.space, [*merged.notes, *resolved.notes, *changed], None
     if flags is not None:
         try:
             space, taken = fit_flags(space, flags, own)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tuner.model.json import Json
 from tuner.model.space import UNSET, Choice, Parameter
+from tuner.model.targets import counted
 from tuner.spaces.domains import CHECKPOINT
 from tuner.spaces.plan import Plan
 
@@ -102,11 +103,10 @@ def print_plan(plan: Plan, console: Console) -> None:
     for name, value in (*space.base_arguments.items(), *space.base_environment.items()):
         console.print(f"  always {escape(name)} = {escape(str(value))}", highlight=False)
     _parameters(console, space.parameters)
+    rules = [rule for rule in space.forbids if rule.condition.text != _LIFTED]
+    here = [rule for rule in rules if not rule.condition.never_holds({"hardware": hardware})]
     for title, rows in (
-        (
-            "never launched",
-            [(rule.name, rule.reason, rule.source) for rule in space.forbids if rule.condition.text != _LIFTED],
-        ),
+        ("never launched", [(rule.name, rule.reason, rule.source) for rule in here]),
         ("tried first", [(start.name, _assigned(start.assignment), start.source) for start in space.starts]),
     ):
         if rows and console.width >= _WIDE:
@@ -118,6 +118,10 @@ def print_plan(plan: Plan, console: Console) -> None:
             console.print(f"\n[bold]{title}[/]", highlight=False)
             for name, *texts in rows:
                 _under(console, name, texts)
+    if elsewhere := len(rules) - len(here):
+        console.print(
+            f"· {counted(elsewhere, 'rule')} of other hardware left out, which --json lists as well", highlight=False
+        )
     for note in plan.notes:
         console.print(f"· {escape(note)}", highlight=False)
 

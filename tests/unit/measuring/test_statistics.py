@@ -258,3 +258,15 @@ def test_alike_keeps_its_error_rate(count_a: int, count_b: int) -> None:
         b = [rng.gauss(300, 9) for _ in range(count_b)]
         wrong += compare(a, b, True, alike=True).verdict != "no significant difference"
     assert wrong <= 34  # 20 are expected at 1 %, 34 are exceeded with probability 0.002
+
+
+def test_each_sides_interval_stands_on_the_spread_of_the_gains() -> None:
+    reference, challenger = [99.0, 100.0, 101.0], [198.0, 202.0]
+    apart = compare(reference, challenger, True)
+    assert apart.halves == pytest.approx([(e.high - e.low) / 2 for e in (estimate(reference), estimate(challenger))])
+    alike = compare(reference, challenger, True, alike=True)
+    error = math.sqrt((2 * 0.01**2 + 2 * 0.01**2) / 3)
+    assert alike.halves == pytest.approx((318.2 * error / math.sqrt(3), 636.5 * error / math.sqrt(2)), rel=1e-3)
+    assert compare([100.0], [110.0], True).halves == (math.inf, math.inf)
+    assert compare([100.0], [110.0], True, noise=0.01).halves == pytest.approx((1.96, 2.156), rel=1e-3)
+    assert compare([100.0, 100.0], [110.0, 110.0], True).halves == (0.0, 0.0)

@@ -180,3 +180,24 @@ def test_any_text_parses_or_is_refused(text: str) -> None:
         return
     with contextlib.suppress(ExpressionError):
         expression.evaluate(SCOPE)
+
+
+@pytest.mark.parametrize(
+    ("text", "never"),
+    [
+        ("hardware.sm == 90 and x > 1", True),
+        ("x > 1 and hardware.sm == 90", True),
+        ("hardware.sm == 80 and x > 1", False),
+        ("hardware.sm == 90 or x > 1", False),
+        ("hardware.sm == 90 or hardware.sm > 100", True),
+        ("not (hardware.sm == 80 or x > 1)", True),
+        ("not (hardware.sm == 90 and x > 1)", False),
+        ("x > 1 if hardware.sm == 80 else false", False),
+        ("x > 1 if hardware.sm == 90 else false", True),
+        ("x == null", False),
+        ("null", True),
+        ("hardware.sm < 'a'", False),
+    ],
+)
+def test_what_is_false_whatever_is_not_known(text: str, never: bool) -> None:
+    assert Expression.parse(text).never_holds({"hardware": {"sm": 80}}) is never

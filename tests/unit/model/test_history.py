@@ -52,6 +52,17 @@ def script() -> Script:
     return Script(History(objective=Objective(), baseline_key=BASE.key))
 
 
+def test_the_defaults_value_is_the_mean_of_their_trials_so_far(script: Script) -> None:
+    assert script.history.default_value() is None
+    script.measured(BASE, 100.0, origin="baseline")
+    script.measured(_candidate(1), 130.0)
+    script.measured(BASE, 104.0, origin="confirm")
+    found, baseline = script.history.default_value(), script.history.baseline()
+    assert found is not None
+    assert baseline is not None
+    assert (found.value, found.samples) == (baseline.value, (100.0, 104.0))
+
+
 def test_once_confirmed_the_lucky_first_number_no_longer_counts(script: Script) -> None:
     script.measured(BASE, 100.0, origin="baseline")
     script.measured(_candidate(1), 130.0)

@@ -197,8 +197,27 @@ def test_the_summary_is_json_and_the_table_reads_as_markdown(sweep: Sweep) -> No
         "Best single one over all loads (by the study's objective): trial 2.",
         "c1: trial 1 (the best looking of 2, not confirmed): x=1",
         "c8: trial 2 (the best looking of 2, not confirmed): x=2",
+        "±: half of a value's 95 % interval.",
     ]
     assert loads_lines(loads_summary(answers), {"x": 1})[1].endswith("vLLM's defaults")
+
+
+def test_a_value_is_as_sure_as_the_gain_that_it_makes() -> None:
+    """Two starts alone said ±10.3 %, beside a gain of +84.6 to +101.6 % by the scatter of both sides."""
+    made = Sweep()
+    for factor in (0.99, 1.0, 1.01):
+        made.add(BASE, 50.0 * factor, 200.0, origin="baseline")
+    made.add(candidate(1), 91.0, 190.0)
+    for factor in (0.99, 1.01):
+        made.add(candidate(1), 90.0 * factor, 190.0, origin="confirm")
+    first = loads_summary(load_answers(made.history, (), compare))[0]
+    assert isinstance(first, dict)
+    row = loads_table([first], "tok/s").rows[0]
+    # The relative variance 0.0002 over three starts of freedom (0.01 twice on each side); t of 95 % is 3.182.
+    spread = math.sqrt((2 * 0.01**2 + 2 * 0.01**2) / 3)
+    assert row[1] == f"50 ±{3.182 * spread / math.sqrt(3):.1%}"
+    assert row[2] == f"90 ±{3.182 * spread / math.sqrt(2):.1%}"
+    assert first["judgement"]["low"] == pytest.approx(0.8 - 5.841 * spread * math.sqrt(1 / 3 + 1.8**2 / 2), rel=1e-3)
 
 
 def test_a_metric_over_points_is_their_weighted_mean_with_the_rounds_spread(sweep: Sweep) -> None:

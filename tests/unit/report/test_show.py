@@ -19,7 +19,7 @@ from tuner.model.outcome import Blame, Failure, Outcome, Status
 from tuner.model.summary import basis_words, summarise
 from tuner.model.workload import Limit, Objective
 from tuner.report import Answers, print_conclusion, print_study, print_trial, study_document, study_page
-from tuner.report.show import verdict
+from tuner.report.show import _origins, verdict
 from tuner.report.text import new_table
 
 BASELINE = Candidate(assignment={}, arguments={}, origin="baseline")
@@ -489,3 +489,55 @@ def test_colours_do_not_break_the_trials_header_in_a_terminal() -> None:
     place = lines.index("Trials, and what they chose beyond vLLM's defaults")
     assert lines[place + 1].split() == ["#", "origin", "status", "tok/s", "±", "s"]
     assert lines[place + 2].split()[:3] == ["0", "search", "measured"]
+
+
+def test_starts_that_begin_alike_stay_apart_in_the_table() -> None:
+    """`start:report-b300…` stood there twice, for two starts."""
+    assert _origins(["baseline", "start:report-b300-dspark", "search"]) == {
+        "baseline": "baseline",
+        "start:report-b300-dspark": "report-b300-dspark",
+        "search": "search",
+    }
+    long = ["start:report-of-the-b300-with-eagle", "start:report-of-the-b300-with-dspark"]
+    cut = _origins(long)
+    assert list(cut.values()) == ["report-of…th-eagle", "report-of…h-dspark"]
+    alike = ["start:report-of-the-b300-with-eagle", "start:report-of-an-h200-with-eagle", "start:search", "search"]
+    assert _origins(alike) == {origin: origin for origin in alike}
+
+
+def test_phases_that_a_trial_command_reports_are_its_own_figures() -> None:
+    """Parts larger than the whole: "Time (0.1 s): starting servers 2 min 22 s"."""
+    candidate = Candidate(assignment={"n": 8}, arguments={})
+    own = replace(measured(candidate, 800.0), seconds={"total": 0.1, "start": 142.0, "measure": 32.6})
+    for mode, sentence in (
+        ("external", "Time (0.1 s); by the trial command's own figures: starting servers 2 min 22 s, measuring 32.6 s"),
+        ("cold", "Time (0.1 s): starting servers 2 min 22 s, measuring 32.6 s"),
+    ):
+        console, out = shown()
+        outcome = replace(own, server=ServerReport(mode=mode))
+        print_trial(console, Trial(number=2, origin="search", outcome=outcome), Objective())
+        assert sentence in out.getvalue()
+
+
+def test_estimated_answers_are_nowhere_called_measured() -> None:
+    history = study()
+    for number, mode in enumerate(("replay", "estimate")):
+        trial = history.trials[number]
+        history.trials[number] = replace(trial, outcome=replace(trial.outcome, server=ServerReport(mode=mode)))
+    winner = history.winner()
+    assert winner is not None
+    about: dict[str, Json] = {"name": "s", "facts": {"kind": "replay"}}
+    document = study_document(history, history.judge(winner, compare), about)
+    assert (document["trials"], document["bases"]) == ({"measured": 2}, {"recorded": 1, "estimated": 1})
+    page = study_page(document, Answers())
+    assert "nothing was measured. 1 answer estimated from the nearest recorded trials.\n" in page
+    assert "| mean over | trial 0 | trial 1 (estimated) |  |" in page
+    assert "| #1 | search | estimated |" in page
+    console, out = shown()
+    print_trial(console, history.trials[1], Objective(), about)
+    assert out.getvalue().startswith("Trial 1 (search): estimated\nEstimated from the nearest trials of the table")
+    console, out = shown()
+    best = "Best recorded: 900 tok/s (line 3 of t.jsonl)."
+    print_conclusion(console, history, None, reason="the budget is spent", about=about, recorded=best)
+    assert best in out.getvalue()
+    assert "1 answer estimated" in out.getvalue()

@@ -41,6 +41,41 @@ def test_the_models_overlay_lies_over_the_profile(library: Library) -> None:
     assert plan.space.parameter("expert_parallel").default is False
 
 
+OWN_PROFILE = """
+name: mine
+extends: [h1]
+model: org/tiny-moe-8b
+arguments: {seed: 3}
+parameters:
+  kv_cache_dtype: {flag: kv-cache-dtype, type: choice, values: [fp8]}
+  threads: {env: OMP_NUM_THREADS, type: choice, values: [1, 2]}
+  block_size: {flag: block-size, type: choice, values: [32, 64]}
+"""
+
+
+def test_what_an_overlay_changes_of_a_users_own_profile_is_told(
+    library: Library, space_file: Callable[..., Path]
+) -> None:
+    """DeepSeek's overlay took a user's block_size away and replaced their backends, and nothing said so."""
+    overlay = library.folder / "models" / "tiny-moe.yaml"
+    gone = '  block_size: {flag: block-size, type: choice, values: [64], if: "hardware.sm == 80"}\n'
+    overlay.write_text(f"{overlay.read_text(encoding='utf-8')}{gone}arguments: {{seed: 9}}\n", encoding="utf-8")
+    own = space_file(OWN_PROFILE, "mine.yaml")
+    plan = open_plan(str(own), library=library)
+    (note,) = (note for note in plan.notes if "model overlay" in note)
+    assert note == (
+        f"the model overlay tiny-moe comes after {own}: it replaces kv_cache_dtype, seed and takes out block_size; "
+        "what is to stay as you wrote it belongs into a --space file, which comes after both"
+    )
+    assert not any("model overlay" in note for note in open_plan("h1", model="org/tiny-moe-8b", library=library).notes)
+
+    again = "parameters: {kv_cache_dtype: {flag: kv-cache-dtype, type: choice, values: [fp8, auto]}}\n"
+    later = space_file(f"{again}arguments: {{seed: 3, block-size: 64}}", "later.yaml")
+    mended = open_plan(str(own), space_files=[later], library=library)
+    assert [note for note in mended.notes if "model overlay" in note] == []
+    assert list(mended.space.parameter("kv_cache_dtype").domain.values) == ["fp8", "auto"]  # type: ignore[union-attr]
+
+
 def test_the_users_files_and_the_command_line_come_last(library: Library, space_file: Callable[..., Path]) -> None:
     first = space_file("parameters: {max_num_seqs: {high: 64}, threads: null}\narguments: {seed: 1}", "a.yaml")
     second = space_file("arguments: {seed: 2}\nworkload: {output_tokens: 256}", "b.yaml")

@@ -8,7 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
-from tuner.spaces import open_plan, print_plan
+from tuner.spaces import describe, open_plan, print_plan
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -21,7 +21,8 @@ def test_names_stay_whole(profile: str, width: int, terminal: bool) -> None:
     words = set(text.split())
     assert {item.name for item in plan.space.parameters} <= words
     assert {item.target for item in plan.space.parameters if item.target} <= words
-    assert {rule.name for rule in plan.space.forbids if rule.condition.text != "false"} <= words
+    here = {r.name for r in plan.space.forbids if not r.condition.never_holds({"hardware": plan.hardware})}
+    assert here <= words
     assert {start.name for start in plan.space.starts} <= words
     if terminal and width >= 80:  # below, a name and its flag may be longer than the line
         assert all(len(line.rstrip()) <= width for line in text.splitlines())
@@ -33,3 +34,17 @@ def test_a_narrow_terminal_tells_default_and_condition_below_the_name() -> None:
     text = out.getvalue()
     assert "max_num_seqs  max-num-seqs\n    16 to 2048, log (default: 1024)\n" in text
     assert "    1 to 7\n    only when speculation != 'off'\n" in text
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_rules_of_other_hardware_are_counted_only(width: int) -> None:
+    """One H200 was told of ROCm's and of SM12x's rules."""
+    plan, out = open_plan("h200"), io.StringIO()
+    print_plan(plan, Console(file=out, width=width))
+    text = out.getvalue()
+    rules = [rule for rule in plan.space.forbids if rule.condition.text != "false"]
+    elsewhere = [rule for rule in rules if rule.name not in text.split()]
+    assert elsewhere
+    assert all("hardware." in rule.condition.text for rule in elsewhere)
+    assert f"· {len(elsewhere)} rules of other hardware left out, which --json lists as well" in text
+    assert [rule["name"] for rule in describe(plan)["rules"]] == [rule.name for rule in rules]  # type: ignore[index, union-attr, call-overload]
