@@ -1,4 +1,4 @@
-"""The loop: baseline, known good starts, search, confirmation. Knows ports and model, nothing else."""
+"""The loop: baseline, known good starts, search, the best made plainer, confirmation. Knows ports and model only."""
 
 from __future__ import annotations
 
@@ -50,6 +50,9 @@ _SPENT, _NOTHING_LEFT = "the budget of", "nothing feasible is left to try"
 
 _MOST_TURNS = 8
 """Turns of a confirmation whose finalist changes again and again."""
+
+_LEAST_FOR_PLAINER = 10
+"""Trials of a budget from which on one goes to the best with fewer settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +157,7 @@ class Study:
     def _phases(self) -> str:
         self._baseline()
         for candidate in self.planner.starts():
-            if self._search_over() is not None:
+            if self._search_over(spare=False) is not None:
                 break
             if not self._seen(candidate):
                 self._trial(candidate.origin, candidate.assignment)
@@ -176,9 +179,10 @@ class Study:
     def _tried_plainer(self) -> bool:
         """Try the best without settings that seem to do nothing; False if there is nothing of the kind to try."""
         best = next(iter(self._history.contenders()), None)
-        if self._plain or best is None or best.confirmed or not worth_confirming(self._history, self.info.limits):
-            return False
+        wanted = self._spares() and not self._out_of_budget(slack=1.0)
         self._plain = True
+        if not wanted or best is None or best.confirmed or not worth_confirming(self._history, self.info.limits):
+            return False
         with self._account.timed("search"):
             plainer = self.optimizer.plainer(best.candidate.assignment)
         if plainer is None:
@@ -186,6 +190,10 @@ class Study:
         self.observer.message("the best so far, without settings that seem to do nothing:")
         self._trial("plainer", plainer)
         return True
+
+    def _spares(self) -> bool:
+        """Whether the search leaves a trial for it: not yet taken, and the budget is no handful."""
+        return not self._plain and (self._total() == 0 or self._total() >= _LEAST_FOR_PLAINER)
 
     def _searched(self) -> bool:
         """Try the search's next suggestion; False if it has none."""
@@ -335,7 +343,7 @@ class Study:
         return self._close(suggestion, outcome)
 
     def _context(self, suggestion: Suggestion, candidate: Candidate, attempt: int) -> TrialContext:
-        full = suggestion.origin in ("baseline", "confirm")
+        full = suggestion.origin in ("baseline", "plainer", "confirm")
         best = self._history.best()
         reference = None
         # With several objectives, what is far behind in the first may be the best in another.
@@ -422,14 +430,14 @@ class Study:
 
     # -- when to end ----------------------------------------------------------------------------------------
 
-    def _search_over(self) -> str | None:
-        """Why the search ends now and confirmation begins; None to go on."""
-        done = self._history.spent(self._account.since)
-        if self.budget.trials is not None and done + self._reserve(self.budget.trials) >= self.budget.trials:
+    def _search_over(self, *, spare: bool = True) -> str | None:
+        """Why the search ends now and confirmation begins; None to go on. ``spare``: one trial more is left alone."""
+        done, more = self._history.spent(self._account.since), int(spare and self._spares())
+        if self.budget.trials is not None and done + more + self._reserve(self.budget.trials) >= self.budget.trials:
             return self._spent()
         if self.budget.seconds is not None:
             typical = self._history.typical_seconds()
-            reserve = typical * self._reserve(int(self.budget.seconds / typical)) if typical else 0.0
+            reserve = typical * (more + self._reserve(int(self.budget.seconds / typical))) if typical else 0.0
             if self._elapsed() + reserve + typical > self.budget.seconds:
                 return self._spent()
         with self._account.timed("search"):
@@ -450,8 +458,6 @@ class Study:
         if self._history.trials and not worth_confirming(self._history, self.info.limits):
             return 0  # what was kept back goes to the search, until it finds something
         reserve = reserve_for(total, questions=max(points, 1 + len(self.info.further)))
-        if reserve and not self._plain:
-            reserve += 1
         return reserve if self._history.baseline() is not None else (reserve + 1) // 2  # nobody to take turns with
 
     def _total(self) -> int:
@@ -494,7 +500,9 @@ class Study:
             self._account.since = max((item.number for item in past), default=-1) + 1
         else:
             self._spent_before = self._history.seconds(self._account.since)
-            self._plain = any(trial.origin == "plainer" for trial in self._history.trials)
+            mine = [trial for trial in self._history.trials if trial.number >= self._account.since]
+            cut = (Status.INTERRUPTED, Status.DISTURBED)
+            self._plain = any(trial.origin == "plainer" and trial.outcome.status not in cut for trial in mine)
         if past:
             self.observer.message(f"going on with {counted(len(past), 'earlier trial')} of study {self.info.name}")
             best = self._history.best()

@@ -668,18 +668,51 @@ class TestThePlainest:
         assert (origins.count("search"), origins.count("confirm")) == (6, 4)
         assert len(origins) == 12
 
-    def test_a_resumed_study_asks_once(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("inside", [True, False])
+    def test_a_resumed_study_asks_once(self, tmp_path: Path, inside: bool) -> None:
+        """Cut off while the trial runs, it is tried again; after it, not."""
         study, optimizer = self._study(tmp_path, part=0.99)
+        run = study.runner.run
 
-        def cut_off() -> None:
-            raise KeyboardInterrupt
+        def cut_off(candidate: Candidate, context: TrialContext, progress: Progress) -> Outcome:
+            if candidate.origin == ("plainer" if inside else "confirm"):
+                raise KeyboardInterrupt
+            return run(candidate, context, progress)
 
-        study._confirm = cut_off  # type: ignore[method-assign]
+        study.runner.run = cut_off  # type: ignore[method-assign]
         with pytest.raises(KeyboardInterrupt):
             study.run()
         again, _ = self._study(tmp_path, part=0.99)
         again.optimizer = optimizer
         again.run()
+        measured = [past.origin for past in optimizer.told if past.status == "measured"]
+        assert (measured.count("plainer"), len(measured)) == (1, 12)
+
+    @pytest.mark.parametrize("trials", range(1, 14))
+    def test_no_budget_is_overspent_and_small_ones_do_without(self, tmp_path: Path, trials: int) -> None:
+        study, optimizer = self._study(tmp_path, part=0.99)
+        study.budget = Budget(trials=trials)
+        study.run()
         origins = [past.origin for past in optimizer.told]
-        assert origins.count("plainer") == 1
+        assert len(origins) == trials
+        assert origins.count("plainer") == (1 if trials >= 10 else 0)
+
+    def test_known_good_starts_go_before_what_is_kept_for_it(self, tmp_path: Path) -> None:
+        study, optimizer = self._study(tmp_path, part=0.99)
+        render = study.planner.render
+        study.planner.starts = lambda: [render({"x": x}, origin=f"start:{x}") for x in range(61, 70)]  # type: ignore[method-assign]
+        study.budget = Budget(trials=12)
+        study.run()
+        origins = [past.origin for past in optimizer.told]
+        assert [origin for origin in origins if origin.startswith("start")] == [f"start:{x}" for x in range(61, 68)]
         assert len(origins) == 12
+
+    def test_it_is_measured_in_full_though_it_runs_the_same(self, tmp_path: Path) -> None:
+        study, optimizer = self._study(tmp_path, part=0.99)
+        alike = lambda candidate, effective: "the same" if "z" in candidate.assignment else candidate.key  # noqa: E731
+        study.planner.effective_identity = alike  # type: ignore[method-assign]
+        study.run()
+        statuses = {past.origin: past.status for past in optimizer.told}
+        assert statuses["plainer"] == "measured"
+        contexts = {origin: context for _, origin, context in study.runner.ran}  # type: ignore[attr-defined]
+        assert (contexts["plainer"].twin, contexts["plainer"].reference) == (None, None)

@@ -23,7 +23,8 @@ class Candidate:
             Host, port and the API key are the launcher's and never stand here. ``model`` stands here only
             where the candidate serves another checkpoint than the study's own.
         environment: variables that the server process needs beyond the study's own.
-        origin: where it came from: ``baseline``, ``start:<name>``, ``search``, ``confirm``, ``user``.
+        origin: where it came from: ``baseline``, ``start:<name>``, ``search``, ``plainer``,
+            ``confirm``, ``user``.
     """
 
     assignment: Mapping[str, Scalar]

@@ -22,8 +22,9 @@ LEAST_STARTS = 2
 
 _MOST_PAIRS = 4
 _TRIALS_PER_PAIR = 15
-_AS_GOOD = 0.015
-"""Relative distance within which fewer settings go before a higher number: servers of one candidate differ by it."""
+_AS_GOOD, _GIVEN_AWAY = 0.015, 0.25
+"""Relative distance within which fewer settings go before a higher number (servers of one candidate differ by it), and
+the part of the gain that it may be."""
 _FAR = 0.1
 """Relative distance from the defaults that is clear without an interval (spreads are a few percent)."""
 
@@ -92,13 +93,20 @@ def finalists(history: History, limits: Sequence[Limit], *, left: int | None, to
 
 
 def _plainest(history: History, contenders: Sequence[Contender]) -> Contender | None:
-    """The best, or what is as good with part of its settings: the rest of them would only have to be explained."""
+    """The best, or what is as good with part of its settings: the rest of them would only have to be explained.
+
+    As good: 1.5 % below it at most, and no more than a quarter of what it gains on the defaults is given away.
+    """
     if not contenders or contenders[0].confirmed:
         return next(iter(contenders), None)
-    best, better = contenders[0], history.objective.better
-    bound = best.value - (_AS_GOOD if history.objective.maximize else -_AS_GOOD) * abs(best.value)
+    best, baseline = contenders[0], history.baseline()
+    given = _AS_GOOD * abs(best.value)
+    if baseline is not None:
+        given = min(given, _GIVEN_AWAY * abs(best.value - baseline.value))
+    bound = best.value - (given if history.objective.maximize else -given)
     whole = best.candidate.assignment.items()
-    parts = [c for c in contenders if c.candidate.assignment.items() < whole and not better(bound, c.value)]
+    parts = [c for c in contenders if c.candidate.assignment.items() < whole]
+    parts = [c for c in parts if not history.objective.better(bound, c.value)]
     return min(parts, key=lambda c: len(c.candidate.assignment), default=best)
 
 

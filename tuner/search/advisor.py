@@ -47,7 +47,7 @@ _CONFIDENT, _UNMOVED = 12, 6
 _LOST = 2
 """Launches per parameter before which a search that found nothing better than the defaults does not give up."""
 _NOTHING_LOST = 0.01
-"""What settings may bring together (log units) and be left away all the same: less than one trial can tell."""
+"""What settings may bring together (log units) and be left out all the same: less than one trial can tell."""
 _THRIFT = 1.0
 """How much seconds count at the start of a study whose budget is time."""
 
@@ -148,9 +148,10 @@ class Advisor:
     def plainer(
         self, history: Sequence[Observation], assignment: Mapping[str, Scalar], avoided: AbstractSet[str]
     ) -> Assignment | None:
-        """``assignment`` without settings whose absence costs nothing that the model can see; None if that is known.
+        """``assignment`` without settings whose absence costs nothing that the model can see.
 
-        What leaves least is left away first, as long as all of it together costs next to nothing.
+        What brings least is left out first, as long as all of it together costs next to nothing. None if there is no
+        model yet, or what is left was tried, is excluded or the same to the planner.
         """
         with threadpool_limits(limits=1):
             self._encoder.correct(history)

@@ -16,6 +16,7 @@ from tuner.model.candidate import Candidate
 from tuner.model.json import finite
 from tuner.model.llm import ModelFacts
 from tuner.model.space import Choice, Parameter, Space
+from tuner.model.weights import bytes_per_parameter
 
 __all__ = [
     "KNOBS",
@@ -36,6 +37,7 @@ KNOBS = (
     "capture",
     "graphs",
     "weight_bits",
+    "format_bits",
     "weight_gib",
     "kv_bits",
     "utilization",
@@ -54,9 +56,10 @@ KNOBS = (
     "api_servers",
 )
 """Columns of a row of knobs. ``graphs``: 0 none, 1 piecewise, 2 full decode. ``kv_bytes``, ``kv_tokens``: size of the
-cache where somebody asks for one, else 0. ``weight_gib``, ``kv_room``: what the planner reckons that the weights take
-of one device, and how many tokens the cache of a replica holds; 0 where nobody can. ``draft_free``: drafts cost no
-model. ``threads``: of the CPU backend's compute; ``stream``: tokens in one streamed chunk."""
+cache where somebody asks for one, else 0. ``format_bits``: of the arithmetic, as the files' format has it.
+``weight_gib``, ``kv_room``: what the planner reckons that the weights take of one device, and how many tokens the cache
+of a replica holds; 0 where nobody can. ``draft_free``: drafts cost no model. ``threads``: of the CPU backend's compute;
+``stream``: tokens in one streamed chunk."""
 
 _SPELLINGS: dict[str, tuple[str, ...]] = {
     "seqs": ("max-num-seqs", "max-running-requests", "parallel", "max-batch-size"),
@@ -86,6 +89,7 @@ _SPELLINGS: dict[str, tuple[str, ...]] = {
         "kv-cache-free-gpu-memory-fraction",
     ),
     "kv_bytes": ("kv-cache-memory-bytes",),
+    "offload": ("cpu-offload-gb",),
     "kv_tokens": ("ctx-size",),
     "drafts": (
         "speculative-config.num-speculative-tokens",
@@ -132,6 +136,7 @@ class Defaults:
     graphs: float = 2.0
     cores: int = 1
     checkpoint_bits: Mapping[str, float] = field(default_factory=dict)
+    checkpoint_formats: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, space: Space) -> Defaults:
@@ -155,6 +160,7 @@ class Defaults:
             graphs=0.0 if cpu else 2.0,
             cores=max(space.hardware.cores or 1, 1),
             # Their files know better than their names: embeddings stay in 16 bits, scales come on top.
+            checkpoint_formats={name: own_bits(facts) for name, facts in space.checkpoints.items()},
             checkpoint_bits={
                 name: 16 * facts.weight_bytes / full if facts.weight_bytes > 0 and full > 0 else own_bits(facts)
                 for name, facts in space.checkpoints.items()
@@ -163,8 +169,9 @@ class Defaults:
 
 
 def own_bits(model: ModelFacts) -> float:
-    """Bits per weight in which a model's files hold most of it."""
-    return _bits(model.quantization, 16.0)
+    """Bits per weight in which a model's files hold most of it: its experts, else its layers."""
+    linear, experts = bytes_per_parameter(model, "")
+    return 8 * (experts if model.is_moe else linear)
 
 
 def is_decisive(parameter: Parameter) -> bool:
@@ -222,6 +229,9 @@ def read_knobs(candidate: Candidate, defaults: Defaults, forecast: Mapping[str, 
     if _true(look("eager")):
         graphs = 0.0
     weight_bits = _bits(look("quantization"), defaults.checkpoint_bits.get(candidate.checkpoint, defaults.weight_bits))
+    format_bits = _bits(
+        look("quantization"), defaults.checkpoint_formats.get(candidate.checkpoint, defaults.weight_bits)
+    )
     reckoned = forecast or {}
     cached = _bits(look("kv_dtype"), 16.0)
     if (halves := [look("keys_dtype"), look("values_dtype")]) != [None, None]:
@@ -232,7 +242,9 @@ def read_knobs(candidate: Candidate, defaults: Defaults, forecast: Mapping[str, 
         capture,
         graphs,
         weight_bits,
-        max(reckoned.get("model-gib", 0.0), 0.0),
+        format_bits,
+        # What lies on the host is read all the same.
+        max(reckoned.get("model-gib", 0.0) + number("offload", 0.0), 0.0) if "model-gib" in reckoned else 0.0,
         cached,
         min(number("utilization", defaults.utilization), 1.0),
         number("kv_bytes", 0.0),

@@ -168,7 +168,8 @@ class StepModel:
         width = model.mla_rank / 2 if model.is_mla else model.kv_heads * model.head_dim
         per_token = model.kv_bytes_per_token.get("auto", 0.0) or 4.0 * model.layers * width
         # Tensor ranks share the heads of the cache, down to one each; a latent is kept by every rank.
-        self._kv_shares = 1.0 if model.is_mla else float(max(model.kv_heads, 1))
+        whole = model.is_mla or model.extra.get("kv_replicated") is True
+        self._kv_shares = 1.0 if whole else float(max(model.kv_heads, 1))
         self._kv_per_token = max(per_token, 1.0)
         self._read_kv = self._kv_per_token / bandwidth
         # Without a graph the host launches about ten kernels a layer, some 30 microseconds of Python each.
@@ -252,8 +253,7 @@ class StepModel:
         """Seconds of one decode step with ``local`` sequences on each replica, and what prefill pays too."""
         tp, pp, drafts = column["tensor_parallel"], column["pipeline_parallel"], column["drafts"]
         tokens = local * (1 + drafts)
-        # Files of 8-bit formats hold embeddings in 16 and scales on top: nine or ten bits a weight.
-        eight_bit = np.where(column["weight_bits"] < 12, np.exp(-0.45 * np.exp(t["eight_bit"])), 1.0)
+        eight_bit = np.where(column["format_bits"] < 12, np.exp(-0.45 * np.exp(t["eight_bit"])), 1.0)
         context = (self._input + self._output / 2) * np.exp(t["length"])
         covered = (column["graphs"] > 0) & (column["capture"] >= tokens)
         uncovered = np.where(covered, np.where(column["graphs"] > 1, 0.0, 0.15), 1.0)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tuner.errors import InputError
 from tuner.model.llm import ModelFacts
-from tuner.spaces.weights import computed_weight_bytes
+from tuner.model.weights import computed_weight_bytes
 
 __all__ = ["model_facts", "read_config"]
 

@@ -15,7 +15,7 @@ from tuner.model.candidate import Candidate, Exclusion
 from tuner.model.hardware import Hardware
 from tuner.model.json import Json
 from tuner.model.llm import ModelFacts
-from tuner.spaces.weights import bytes_per_parameter, parts
+from tuner.model.weights import bytes_per_parameter, parts
 
 __all__ = ["MemoryEstimate", "batch_defaults", "estimate"]
 
@@ -43,7 +43,7 @@ class MemoryEstimate:
         weights_gib, peak_gib, graphs_gib: weights; context, activations and logits of the profiling run; CUDA graphs.
         kv_gib: what is left for the KV cache (negative where the rest alone is too much).
         kv_bytes_per_token: of one token on one accelerator.
-        kv_tokens: tokens that the KV cache holds.
+        kv_tokens: tokens that the KV cache of one replica holds.
         needed_gib: KV cache of one request of ``max_model_len`` tokens.
         max_concurrency: requests of ``max_model_len`` tokens that fit at once.
         workload_concurrency: requests of the workload's length that fit at once.

@@ -142,3 +142,39 @@ def test_another_cause_or_a_measurement_in_between_begins_anew() -> None:
     book.failed(4, "other", Blame.USER)
     assert "the input is at fault" in (hopeless(book.failed(5, "other", Blame.USER).history) or "")
     assert hopeless(book.add(6, 120.0).history) is None
+
+
+class TestAsGoodWithFewerSettings:
+    """``y`` beside ``x`` is what may be left out."""
+
+    def _next(self, base: float, whole: float, part: float, *, maximize: bool = True) -> object:
+        objective = Objective() if maximize else LATENCY
+        history = History(objective=objective, baseline_key=BASE.key)
+        for assignment, value in (({}, base), ({"x": 1, "y": 2}, whole), ({"x": 1}, part)):
+            asked = Candidate(assignment=assignment, arguments=dict(assignment))
+            outcome = Outcome(
+                candidate=asked,
+                status=Status.MEASURED,
+                objective=value,
+                measurement=Measurement(metrics={}, objective=mean_estimate([value]), points=()),
+            )
+            history.add(Trial(number=len(history.trials), origin="search", outcome=outcome))
+        (found,) = finalists(history, (), left=4, total=12)
+        return dict(found.assignment)
+
+    @pytest.mark.parametrize(
+        ("base", "whole", "part", "fewer"),
+        [
+            (100, 200, 198, True),
+            (100, 200, 196, False),
+            (100, 101.2, 99.97, False),
+            (100, 101.2, 101.0, True),
+            (100, 104, 102.9, False),
+        ],
+    )
+    def test_little_may_be_given_away_and_of_a_small_gain_less(
+        self, base: float, whole: float, part: float, fewer: bool
+    ) -> None:
+        assert self._next(base, whole, part) == ({"x": 1} if fewer else {"x": 1, "y": 2})
+        turned = (10_000 / base, 10_000 / whole, 10_000 / part)
+        assert self._next(*turned, maximize=False) == ({"x": 1} if fewer else {"x": 1, "y": 2})

@@ -295,7 +295,7 @@ class TestFrontend:
     def _gain(self, space: Space, **values: float) -> float:
         sparse = replace(space.model, experts=128, experts_per_token=8)
         model = StepModel(replace(space, model=sparse), WORKLOAD, per_step=False)
-        fast = {"seqs": 1024.0, "capture": 1024.0, "weight_bits": 8.0}
+        fast = {"seqs": 1024.0, "capture": 1024.0, "weight_bits": 8.0, "format_bits": 8.0}
         return float(model.predict(_row(**fast, **values))[0] - model.predict(_row(**fast))[0])
 
     def test_fewer_chunks_and_more_servers_help_a_fast_engine(self) -> None:

@@ -42,21 +42,34 @@ def batch(space: Space, forecast: Mapping[str, float] | None = None, **arguments
 PLAIN = replace(small_space().model, intermediate=6144)
 
 
-@pytest.mark.parametrize(("quantization", "share"), [("fp8", 0.5), ("mxfp4", 0.25), ("awq", 0.25)])
+@pytest.mark.parametrize(
+    ("quantization", "share"), [("fp8", 0.5), ("compressed-tensors", 0.5), ("mxfp4", 0.265), ("awq", 0.26)]
+)
 def test_files_that_are_quantised_are_as_large_as_they_are(quantization: str, share: float) -> None:
     """A checkpoint of 60 GB in 4 bits is no model of 15 GB: nobody divides its size again."""
     stored = replace(PLAIN, quantization=quantization, weight_bytes=share * PLAIN.weight_bytes)
-    same = batch(of(PLAIN), quantization=quantization)
-    assert batch(of(stored)) == pytest.approx(same)
+    asked = {"fp8": "fp8", "compressed-tensors": "fp8", "mxfp4": "mxfp4", "awq": "awq"}[quantization]
+    assert batch(of(stored)) == pytest.approx(batch(of(PLAIN), quantization=asked), rel=0.01)
     assert batch(of(replace(stored, weight_bytes=PLAIN.weight_bytes))) == pytest.approx(batch(of(PLAIN)))
 
 
 def test_another_checkpoint_is_as_large_as_its_files() -> None:
-    other = replace(PLAIN, name="org/m-FP8", quantization="compressed-tensors", weight_bytes=0.6 * PLAIN.weight_bytes)
-    space = replace(of(PLAIN), checkpoints={"org/m-FP8": other})
-    found = row(space, model="org/m-FP8")
-    assert found["weight_bits"] == pytest.approx(9.6)
-    assert row(space)["weight_bits"] == 16
+    """And is computed as its format says: embeddings in 16 bits make no 16-bit arithmetic, few layers no 8-bit one."""
+    eight = replace(PLAIN, name="org/m-FP8", quantization="compressed-tensors", weight_bytes=0.8 * PLAIN.weight_bytes)
+    small = replace(PLAIN, name="org/small", weight_bytes=0.45 * PLAIN.weight_bytes)
+    space = replace(of(PLAIN), checkpoints={"org/m-FP8": eight, "org/small": small})
+    bits = [
+        (found["weight_bits"], found["format_bits"])
+        for found in (row(space, **asked) for asked in ({}, {"model": "org/m-FP8"}, {"model": "org/small"}))
+    ]
+    assert bits == [(16, 16), (pytest.approx(12.8), 8), (pytest.approx(7.2), 16)]
+    assert row(space, model="org/small", quantization="fp8")["format_bits"] == 8
+    # Beside quantised files the other ones are larger, whatever the format is called.
+    beside = replace(
+        of(replace(PLAIN, quantization="quark")), checkpoints={"org/m-16": replace(PLAIN, name="org/m-16")}
+    )
+    assert row(beside)["weight_bits"] == 8
+    assert row(beside, model="org/m-16")["weight_bits"] == 8, "as many bytes as the study's own"
 
 
 def test_a_latent_cache_is_kept_by_every_tensor_rank() -> None:
@@ -84,6 +97,10 @@ class TestForecast:
         assert (found["weight_gib"], found["kv_room"]) == (40.0, 500_000.0)
         # 500,000 tokens hold 244 requests of 2,048 tokens; the batch is a soft minimum.
         assert batch(of(PLAIN), RECKONED) == pytest.approx(244, rel=0.02)
+
+    def test_what_lies_on_the_host_is_read_all_the_same(self) -> None:
+        assert row(of(PLAIN), {"model-gib": 15.0}, cpu_offload_gb=25)["weight_gib"] == 40
+        assert row(of(PLAIN), cpu_offload_gb=25)["weight_gib"] == 0
 
     def test_a_size_that_is_asked_for_is_no_matter_of_reckoning(self) -> None:
         assert batch(of(PLAIN), RECKONED, ctx_size=204_800) == pytest.approx(100, rel=0.02)

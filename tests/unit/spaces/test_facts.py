@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tuner.errors import InputError
 from tuner.model.llm import ModelFacts
+from tuner.model.weights import parts
 from tuner.spaces.facts import model_facts
-from tuner.spaces.weights import parts
 
 GIB = 1024**3
 QWEN3_MOE = {
