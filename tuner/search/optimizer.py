@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import optuna
-from optuna.samplers import BaseSampler
+from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from tuner.errors import InputError, RunError, StudyStopped
@@ -354,6 +354,9 @@ class OptunaOptimizer:
             distributions={name: self._encoded[name].distribution for name in internal},
             user_attrs={ASKED: self._asked(candidate, assignment, origin)},
         )
+        if isinstance(self._study.sampler, TuneSampler):
+            # What is given is no question to it: it would work out a candidate, and stop where none is left.
+            self._study.sampler = RandomSampler(seed=self._seed)
         trial_id = self._study._storage.create_new_trial(self._study._study_id, template_trial=template)  # noqa: SLF001
         trial = Trial(self._study, trial_id)
         self._open[trial.number] = trial

@@ -355,3 +355,21 @@ def test_a_sampler_without_a_model_says_of_no_setting_that_it_does_nothing(tmp_p
     optimizer, planner = opened(tmp_path, sampler=sampler)
     searched(optimizer, planner, 3)
     assert optimizer.plainer({"max_num_seqs": "2048", "attention_backend": "FLASH_ATTN"}) is None
+
+
+def test_a_finalist_can_be_confirmed_after_the_last_candidate_was_tried(tmp_path: Path) -> None:
+    """Opening a trial that is given asked the search for another one, and ended the study with an error."""
+    sizes = Parameter(
+        name="max_num_seqs", target="max-num-seqs", domain=Choice(values={"8": 8, "16": 16}, ordinal=True)
+    )
+    optimizer, planner = opened(tmp_path, sampler="tune", space=small_space(parameters=(sizes,)))
+    baseline = optimizer.ask("baseline", {})
+    optimizer.tell(baseline.number, measured(planner.baseline(), 100.0), {})
+    searched(optimizer, planner, 2)
+    with pytest.raises(StudyStopped):
+        optimizer.ask()
+    for origin, assignment in (("confirm", {"max_num_seqs": "16"}), ("baseline", {}), ("plainer", {})):
+        given = optimizer.ask(origin, assignment)
+        assert (given.origin, given.assignment) == (origin, assignment)
+        optimizer.tell(given.number, measured(planner.render(given.assignment), 110.0), {})
+    assert len(optimizer.past()) >= 6
