@@ -129,11 +129,7 @@ class Advisor:
         seed: int,
     ) -> Assignment | None:
         rng = np.random.default_rng(seed)
-        self._encoder.correct(history)
-        training = self._training(self._agreement.judged(history, maximize=self._objective.maximize))
-        surrogate = train(
-            self._encoder, training, self._suspects, self._accuracy_suspects, pending, thrift=self._thrift(history)
-        )
+        training, surrogate = self._models(history, pending, thrift=self._thrift(history))
         parents = self._parents(training, surrogate)
         ranked = self._rank(self._source.pool(parents, rng, _POOL, stuck=surrogate.stalled >= _STUCK), surrogate)
         ranked = self._climb(ranked, surrogate)
@@ -154,9 +150,7 @@ class Advisor:
         model yet, or what is left was tried, is excluded or the same to the planner.
         """
         with threadpool_limits(limits=1):
-            self._encoder.correct(history)
-            training = self._training(self._agreement.judged(history, maximize=self._objective.maximize))
-            surrogate = train(self._encoder, training, self._suspects, self._accuracy_suspects, ())
+            _, surrogate = self._models(history)
             if not surrogate.views:
                 return None
             plain = dict(self._planner.render(assignment).assignment)
@@ -201,6 +195,14 @@ class Advisor:
         return self._gain[0] >= 0
 
     # -- parts ----------------------------------------------------------------------------------------------
+
+    def _models(
+        self, history: Sequence[Observation], pending: Sequence[Mapping[str, Scalar]] = (), *, thrift: float = 0.0
+    ) -> tuple[Training, Surrogate]:
+        """Everything that can be said after a history."""
+        self._encoder.correct(history)
+        training = self._training(self._agreement.judged(history, maximize=self._objective.maximize))
+        return training, train(self._encoder, training, self._suspects, self._accuracy_suspects, pending, thrift=thrift)
 
     def _training(self, history: Sequence[Observation]) -> Training:
         launched = [item for item in history if item.started or item.broken]

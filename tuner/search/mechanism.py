@@ -10,7 +10,7 @@ form is wrong, the statistical model on the residual takes over.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -20,6 +20,7 @@ from scipy.optimize import OptimizeResult, brentq, least_squares
 from tuner.model.hardware import Hardware
 from tuner.model.llm import ModelFacts
 from tuner.model.space import Space
+from tuner.model.weights import parts
 from tuner.model.workload import Workload
 from tuner.search.engine import EngineReadings
 from tuner.search.knobs import KNOBS, offers_lookup, own_bits, varies
@@ -474,8 +475,7 @@ def _bytes_in_16_bits(model: ModelFacts) -> float:
     size = max(model.weight_bytes, 1e6) * 16 / own_bits(model)
     if model.is_moe or model.intermediate:
         return size
-    layer = model.hidden * (2 * model.head_dim * (model.heads + model.kv_heads) + 3 * _WIDTH * model.hidden)
-    usual = 2.0 * (2 * model.vocab * model.hidden + model.layers * layer)
+    usual = 2.0 * parts(replace(model, intermediate=int(_WIDTH * model.hidden))).total
     return size if size > 0.5 * usual else usual
 
 

@@ -236,8 +236,7 @@ class OptunaOptimizer:
         """See :meth:`tuner.ports.Optimizer.plainer`. Only ``tune`` with one objective has a model to ask."""
         if self._sampler_name != "tune" or self._further:
             return None
-        history = [*aligned(self._start.trials, self._history), *self._history]
-        return self._advisor.plainer(history, assignment, self._avoided())
+        return self._advisor.plainer(self._experience(self._history), assignment, self._avoided())
 
     def _recall(self) -> None:
         """After a resume: what the last suggestion's model expected, so that the search ends where it would have."""
@@ -245,7 +244,11 @@ class OptunaOptimizer:
         if asked:
             before = self._history[: asked[-1]]
             seed = seed_for(self._seed, sum(_taught(item) for item in before))
-            self._advisor.propose([*aligned(self._start.trials, before), *before], set(), [], seed=seed)
+            self._advisor.propose(self._experience(before), set(), [], seed=seed)
+
+    def _experience(self, history: Sequence[Observation]) -> list[Observation]:
+        """What earlier studies measured, by the scale of this one, and its own trials."""
+        return [*aligned(self._start.trials, history), *history]
 
     # -- asking ---------------------------------------------------------------------------------------------
 
@@ -300,7 +303,7 @@ class OptunaOptimizer:
     def _sampler(self) -> BaseSampler:
         seed = seed_for(self._seed, self._closed)
         if self._sampler_name == "tune":
-            history = [*aligned(self._start.trials, self._history), *self._history]
+            history = self._experience(self._history)
             if self._further:
                 history = scalarised(history, self._objectives, seed=seed, turn=self._closed)
             return TuneSampler(self._advisor, history, self._avoided(), self._pending(), seed=seed)
